@@ -5,7 +5,7 @@ A lookup expands the rows of its tokens and no others. A layer that shares the t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, ClassVar, cast
 
@@ -63,6 +63,19 @@ class QuantEmbedding(nn.Embedding):
         self.__dict__[_ROWS] = dequant.dequantize(self._packed().take(used), self.dtype)
         try:
             return super().forward(places)
+        finally:
+            del self.__dict__[_ROWS]
+
+    def compute_buffers(self, initialise: Callable[[nn.Module], None]) -> None:
+        """Compute the buffers of its own class that no file has, such as Gemma's scale, as its model does.
+
+        `initialise` is the model's function for a module; it sees an empty weight.
+        """
+        if self._non_persistent_buffers_set == {"like"}:
+            return
+        self.__dict__[_ROWS] = self.get_buffer("like").new_empty(0, self.embedding_dim)
+        try:
+            initialise(self)
         finally:
             del self.__dict__[_ROWS]
 

@@ -60,6 +60,15 @@ class QuantizedForm(StoredForm):
     def embedding(self, module: str, table: nn.Embedding, leaves: Leaves) -> nn.Module | None:
         return quantised_embedding(module, table, leaves)
 
+    def settle(self, model: nn.Module) -> None:
+        for name, module in list(model.named_modules()):
+            if isinstance(module, QuantEmbedding):
+                parts = name.split(".")
+                owners = (model.get_submodule(".".join(parts[:count])) for count in range(len(parts) - 1, -1, -1))
+                initialise: Any = next((one._init_weights for one in owners if hasattr(one, "_init_weights")), None)
+                if initialise:
+                    module.compute_buffers(initialise)
+
     def tied(self, table: nn.Module, layer: nn.Module) -> nn.Module:
         assert isinstance(table, QuantEmbedding)
         return tied_layer(table, layer)

@@ -15,6 +15,7 @@ from squeeze.integrations.load_model import load_model
 from squeeze.quant.embedding import QuantEmbedding, TiedLinear
 from squeeze.quant.linear import QuantLinear
 from squeeze.recipes.quantizing import outer
+from tests.makers import zoo
 from tests.makers import networks
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -164,3 +165,12 @@ def test_rows_decide_the_block_type_of_four_bits():
     assert outer._block_type("x", 8, 96) == "q8_0"
     with pytest.raises(FormatError, match=r"^x: 40 inputs are not whole blocks of any type of 4 bits$"):
         outer._block_type("x", 4, 40)
+
+
+@pytest.mark.parametrize("kind", ["gemma2", "gemma3_text"])
+def test_the_scale_of_gemmas_embedding_is_kept(tmp_path, kind):
+    source = zoo.write(tmp_path / "model", kind)
+    squeeze.quantize(source, "rtn", out=tmp_path / "q", embeddings=8, **OWN)
+    scale = load_model(source).get_input_embeddings().embed_scale
+    assert torch.equal(load_model(tmp_path / "q").get_input_embeddings().embed_scale, scale)
+    assert distance(logits(tmp_path / "q"), logits(source)) < 0.08
