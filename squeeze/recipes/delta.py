@@ -5,6 +5,7 @@ are coded as `pack --base` does: embeddings and heads after rounding their diffe
 format peft the result is a LoRA adapter (lora.py).
 """
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -40,6 +41,7 @@ from squeeze.system.storage import local_path
 __all__ = ["delta"]
 
 _RANK = 32  # of an adapter without the option
+_EXPERTS = ".experts."  # in the names of their modules
 
 
 def delta(  # noqa: PLR0913
@@ -125,9 +127,11 @@ def _compressed(run: Run, settings: Differing, checkpoint: Checkpoint, base: Pat
 def _adapter(
     run: Run, settings: Differing, checkpoint: Checkpoint, out: Path, weights: BaseWeights, overwrite: bool
 ) -> Report:
-    """Write a LoRA adapter, and return its report."""
+    """Write a LoRA adapter, and return its report. Experts are no modules of their own for peft, and are left out."""
     network, rank = Network(checkpoint), settings.rank or _RANK
     check_ignored(network, settings.ignore)
+    settings = replace(settings, ignore=(*settings.ignore, _EXPERTS))
+    run = replace(run, common=settings)
     methods: dict[str, Method] = {}
     found, transposed = _methods(network, weights, WhitenedSVD(rank=rank, pivoted=False), settings.ignore)
     for name in found:
@@ -138,7 +142,7 @@ def _adapter(
         writer = lora.make_writer(checkpoint.float_type())
         first = next(iter(methods.values()))
         report = run.compress(checkpoint, first, writer, described, run.tokens(), methods=methods)
-    lora.write_adapter(report, run.out, out, weights, transposed, overwrite)
+    lora.write_adapter(report, run.out, out, weights, network, transposed, overwrite)
     return report
 
 

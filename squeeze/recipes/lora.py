@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 
 from squeeze.checkpoint.checkpoint import Checkpoint, disk_errors
 from squeeze.engine.method import Method, Result
+from squeeze.engine.network import Network, is_linear
 from squeeze.engine.pipeline import Writer
 from squeeze.engine.report import Report
 from squeeze.factor.lowrank import SVD, WhitenedSVD
@@ -94,7 +95,13 @@ def make_writer(dtype: torch.dtype) -> Writer:
 
 
 def write_adapter(
-    report: Report, written: Path, out: Path, base: BaseWeights, transposed: Iterable[str], overwrite: bool
+    report: Report,
+    written: Path,
+    out: Path,
+    base: BaseWeights,
+    network: Network,
+    transposed: Iterable[str],
+    overwrite: bool,
 ) -> None:
     """Write the adapter of a folder of factors, and delete that folder.
 
@@ -103,6 +110,7 @@ def write_adapter(
         written: The folder with factors, and with all other tensors of the fine-tune.
         out: The adapter's folder.
         base: The base.
+        network: The network, whose names of modules peft looks for.
         transposed: Modules that are stored transposed.
         overwrite: Whether an existing folder is replaced.
     """
@@ -113,22 +121,27 @@ def write_adapter(
     if changed:
         which = f"{changed[0]} and {len(changed) - 1} more" if len(changed) > 1 else changed[0]
         report.notes.append(f"the adapter does not hold {which}, which differ from the base's")
-    modules = [layer.name for layer in report.layers]
+    places = {network.stored_name(name): name for name, module in network.model.named_modules() if is_linear(module)}
+    task = "CAUSAL_LM" if network.is_causal else None
     config: dict[str, Any] = {
-        **{"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": str(base.path)},
+        **{"peft_type": "LORA", "task_type": task, "base_model_name_or_path": str(base.path)},
         **{"r": max(layer.rank or 0 for layer in report.layers), "bias": "none", "inference_mode": True},
-        **{"target_modules": modules, "fan_in_fan_out": bool(set(transposed)), "lora_dropout": 0.0},
+        **{"target_modules": [places[layer.name] for layer in report.layers]},
+        **{"fan_in_fan_out": bool(set(transposed)), "lora_dropout": 0.0},
     }
     config |= {"lora_alpha": config["r"]}
-    ranks = {layer.name: layer.rank for layer in report.layers if layer.rank != config["r"]}
+    ranks = {places[layer.name]: layer.rank for layer in report.layers if layer.rank != config["r"]}
     config |= {"rank_pattern": ranks, "alpha_pattern": ranks}
     with scratch_folder(out) as work:
         content = work / folders.CONTENT
         content.mkdir()
         with disk_errors(content / ADAPTER):
-            save_file(
-                {_PREFIX + name: checkpoint.load([name])[name] for name in names}, content / ADAPTER, {"format": "pt"}
-            )
+            tensors = {
+                f"{_PREFIX}{places[layer.name]}.{leaf}": checkpoint.load([name])[name]
+                for layer in report.layers
+                for leaf, name in ((leaf, f"{layer.name}.{leaf}") for leaf in _LEAVES)
+            }
+            save_file(tensors, content / ADAPTER, {"format": "pt"})
         (content / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
         report.target, report.stored_bytes = str(out), (content / ADAPTER).stat().st_size
         report.parts, report.outer = {}, {}  # of the folder that is deleted

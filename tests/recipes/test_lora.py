@@ -100,3 +100,32 @@ def test_what_an_adapter_does_not_hold_is_said(tmp_path, folders):
 def test_options_of_the_other_form_are_refused(tmp_path, folders, options, message):
     with pytest.raises(SqueezeError, match=message):
         squeeze.delta(folders("llama"), folders("llama"), out=tmp_path / "out", calibration=TOKENS, **options)
+
+
+def test_an_adapter_has_the_names_of_modules_not_those_of_the_checkpoint(tmp_path, folders):
+    base, tuned = folders("gpt2"), tune(folders("gpt2"), tmp_path / "tuned", 2)
+    for source, folder in ((base, tmp_path / "short base"), (tuned, tmp_path / "short")):
+        folder.mkdir()
+        tensors = {name: tensor for path in source.glob("*.safetensors") for name, tensor in load_file(path).items()}
+        short = {name.removeprefix("transformer."): value for name, value in tensors.items()}
+        save_file(short, folder / "model.safetensors", {"format": "pt"})
+        (folder / "config.json").write_text((source / "config.json").read_text())
+    squeeze.delta(
+        tmp_path / "short base", tmp_path / "short", out=tmp_path / "out", format="peft", rank=2, calibration=TOKENS
+    )
+    targets = json.loads((tmp_path / "out" / CONFIG).read_text())["target_modules"]
+    assert targets[0].startswith("transformer.h.0.")
+    adapter = load_file(tmp_path / "out" / ADAPTER)
+    assert set(adapter) == {f"{PREFIX}{module}.lora_{leaf}.weight" for module in targets for leaf in "AB"}
+
+
+def test_experts_are_left_out_and_named(tmp_path, folders):
+    tuned = tune(folders("qwen2_moe"), tmp_path / "tuned", 2)
+    tensors = load_file(tuned / "model.safetensors")
+    name = next(name for name in tensors if ".experts." in name)
+    tensors[name] += 1
+    save_file(tensors, tuned / "model.safetensors", {"format": "pt"})
+    report = squeeze.delta(folders("qwen2_moe"), tuned, out=tmp_path / "out", format="peft", rank=2, calibration=TOKENS)
+    targets = json.loads((tmp_path / "out" / CONFIG).read_text())["target_modules"]
+    assert targets and not any(".experts." in module for module in targets)
+    assert report.notes[0].startswith(f"the adapter does not hold {name}")
