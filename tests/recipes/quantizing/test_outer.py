@@ -15,8 +15,7 @@ from squeeze.integrations.load_model import load_model
 from squeeze.quant.embedding import QuantEmbedding, TiedLinear
 from squeeze.quant.linear import QuantLinear
 from squeeze.recipes.quantizing import outer
-from tests.makers import zoo
-from tests.makers import networks
+from tests.makers import networks, zoo
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
