@@ -8,7 +8,7 @@ format stores it.
 import json
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,7 +21,6 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from squeeze.checkpoint.architectures import SHARED_EXPERTS
 from squeeze.checkpoint.checkpoint import Checkpoint, Parts
 from squeeze.checkpoint.config_json import guarded
 from squeeze.checkpoint.other_files import copy_other_files
@@ -29,24 +28,23 @@ from squeeze.engine.block import BlockJob, CompressedMatrix, calibrated_block, p
 from squeeze.engine.calibration import spacing
 from squeeze.engine.inputs import Inputs
 from squeeze.engine.method import Method
-from squeeze.engine.network import Call, Network, is_linear, weight_of
+from squeeze.engine.network import Call, Network, weight_of
 from squeeze.engine.outer import compressed_embedding, compressed_head, embedding_of, head_of, is_tied
 from squeeze.engine.report import Layer, Report
+from squeeze.engine.selection import by_both_names, excluded_outside, plan
 from squeeze.engine.sharding import LocalWorkers, Shard, Workers, shards_of
-from squeeze.errors import SqueezeError, printable
 from squeeze.packing import folder
 from squeeze.system.documents import parse
 from squeeze.system.unchanged import digest, stamps
 from squeeze.system.work import discards, work_folder
 from squeeze.version import __version__
 
-__all__ = ["WORK", "Compression", "Writer", "check_ignored", "ignored", "plan"]
+__all__ = ["WORK", "Compression", "Progress", "Writer"]
 
 _VALUES = "values"  # in the name of the part with a block's compressed weights
 WORK = "compressing"  # in the name of the folder of a run
 
 Progress = Callable[[str, int, int], None]  # block in progress, blocks done, number of blocks
-_LEAST_ROWS = 32  # matrices with fewer rows, such as gates, stay dense
 
 
 @dataclass(frozen=True)
@@ -76,57 +74,6 @@ class _CheckpointJob(BlockJob):
     remarks: Mapping[str, str]
     outer: Mapping[str, Method] = field(default_factory=dict)
     excluded: dict[str, str] = field(default_factory=dict)
-
-
-def plan(network: Network, block: str, ignore: Iterable[str] = ()) -> tuple[list[str], dict[str, str]]:
-    """Return the linear modules of a block to be compressed, and reasons for the others."""
-    selected, reasons = [], {}
-    for name, module in network.module(block).named_modules():
-        full = f"{block}.{name}"
-        if not network.is_inside(full):
-            continue
-        if is_linear(module):
-            reason = _reason((full, network.stored_name(full)), weight_of(module).shape[0], ignore)
-            if reason := reason or ("has its weight in common with another" if full in network.shared else None):
-                reasons[network.stored_name(full)] = reason
-            else:
-                selected.append(name)
-        elif isinstance(module, nn.Linear):
-            reasons[network.stored_name(full)] = f"multiplies in the way of its class {type(module).__name__}"
-        elif fused := [key for key, value in module.named_parameters(recurse=False) if value.ndim > 2]:
-            reasons |= dict.fromkeys((f"{full}.{key}" for key in fused), "a tensor of three dimensions")
-    return selected, reasons
-
-
-def ignored(network: Network, ignore: Iterable[str] = (), outer: Collection[str] = ()) -> list[str]:
-    """Return every matrix that stays dense, in the blocks and outside, by its names in checkpoint and network.
-
-    `outer` are matrices outside the blocks that do not, by the network's name.
-    """
-    excluded = dict(_excluded_outside(network, outer))
-    for block in network.blocks:
-        excluded |= plan(network, block, ignore)[1]
-    return _by_both_names(network, excluded)
-
-
-def check_ignored(network: Network, ignore: Iterable[str]) -> None:
-    """Raise SqueezeError for a part of `ignore` that is in no name of a module or tensor."""
-    names = [*(name for name, _ in network.model.named_modules()), *network.sources.values()]
-    for part in ignore:
-        if not any(part in name for name in names):
-            raise SqueezeError(
-                f"{network.checkpoint.folder}: no module has {printable(repr(part))} in its name, as in `ignore`"
-            )
-
-
-def _reason(names: tuple[str, str], rows: int, ignore: Iterable[str]) -> str | None:
-    """Return why a linear module stays dense; None if it does not. `names` are the network's and the checkpoint's."""
-    asked = [part for part in ignore if any(part in name for name in names)]
-    if asked:
-        return "sees every token" if asked[0] in SHARED_EXPERTS else "as asked for"
-    if names[0].rpartition(".")[2] in ("router", "gate", "shared_expert_gate"):
-        return "decides which experts run"
-    return f"has only {rows} rows" if rows < _LEAST_ROWS else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -412,7 +359,7 @@ def _finish(job: _CheckpointJob, report: Report, source: Path, started: float) -
     for number, name in enumerate(rest):
         if not parts.done(f"rest.{number}"):
             parts.put(f"rest.{number}", network.load_stored([name]))
-    job.excluded.update(_excluded_outside(network, _outer_modules(job)))
+    job.excluded.update(excluded_outside(network, _outer_modules(job)))
     content = job.work / folder.CONTENT
     shutil.rmtree(content, ignore_errors=True)
     content.mkdir()
@@ -423,7 +370,7 @@ def _finish(job: _CheckpointJob, report: Report, source: Path, started: float) -
     counted = network.checkpoint if original.config.get("quantization_config") else original
     report.parameters = sum(prod(counted.info(name).shape) for name in counted.files)
     report.notes += copy_other_files(source, content)
-    config = {**network.checkpoint.config, **job.writer.config(_by_both_names(network, job.excluded))}
+    config = {**network.checkpoint.config, **job.writer.config(by_both_names(network, job.excluded))}
     if described := config.get("quantization_config"):
         config["quantization_config"] = guarded(described)
     (content / "config.json").write_text(json.dumps(config, indent=2) + "\n")
@@ -440,35 +387,6 @@ def _outer_modules(job: _CheckpointJob) -> list[str]:
     it is tied to included."""
     tied = embedding_of(job.network) in job.outer and is_tied(job.network)
     return [*job.outer, *([head_of(job.network) or ""] if tied else [])]
-
-
-def _excluded_outside(network: Network, outer: Collection[str] = ()) -> dict[str, str]:
-    """Return matrices outside the blocks, or outside the network, with the reason why they stay dense.
-
-    `outer` are those that do not, by the network's name.
-    """
-    lost = tuple(f"{block}." for block in network.unreached)
-    reasons = {
-        name: "the calibration does not reach it" if name.startswith(lost) else "outside the blocks"
-        for name, module in network.model.named_modules()
-        if (is_linear(module) or isinstance(module, nn.Linear))
-        and name not in outer
-        and (name.startswith(lost) or not network.is_inside(name))
-    }
-    files, parameters = network.checkpoint.files, dict(network.model.named_parameters(remove_duplicate=False))
-    known = {source for name, source in network.sources.items() if name in parameters}
-    for name in network.unclaimed:
-        module, _, leaf = name.rpartition(".")
-        if name in files and name not in known and leaf == "weight" and len(files[name].by_name[name].shape) > 1:
-            reasons.setdefault(module, "is not part of the network that transformers runs")
-    return reasons
-
-
-def _by_both_names(network: Network, modules: Iterable[str]) -> list[str]:
-    """Return modules by their names in the network and in the checkpoint."""
-    called = {network.stored_name(name): name for name, _ in network.model.named_modules()}
-    names = set(modules)
-    return sorted({*names, *map(network.stored_name, names), *(called[name] for name in names if name in called)})
 
 
 def _by_module(checkpoint: Checkpoint) -> dict[str, int]:

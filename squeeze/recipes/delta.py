@@ -17,8 +17,9 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pattern import Pattern
 from squeeze.engine.method import Method
 from squeeze.engine.network import Network
-from squeeze.engine.pipeline import Progress, check_ignored, plan
+from squeeze.engine.pipeline import Progress
 from squeeze.engine.report import Report
+from squeeze.engine.selection import check_ignored, plan
 from squeeze.errors import SqueezeError
 from squeeze.factor.lowrank import WhitenedSVD
 from squeeze.packing import folder

@@ -13,8 +13,9 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.experts import is_expert
 from squeeze.engine.forward import input_squares
 from squeeze.engine.network import Network
-from squeeze.engine.pipeline import Progress, Writer, ignored
+from squeeze.engine.pipeline import Progress, Writer
 from squeeze.engine.report import Report
+from squeeze.engine.selection import ignored
 from squeeze.engine.sharding import LocalWorkers, Workers
 from squeeze.errors import OptionError, SqueezeError, printable
 from squeeze.integrations.gguf.export import Export

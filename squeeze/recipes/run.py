@@ -13,8 +13,9 @@ from squeeze.checkpoint.checkpoint import Checkpoint, saved
 from squeeze.engine.inputs import Inputs
 from squeeze.engine.method import Method
 from squeeze.engine.network import Network
-from squeeze.engine.pipeline import WORK, Compression, Progress, Writer, check_ignored
+from squeeze.engine.pipeline import WORK, Compression, Progress, Writer
 from squeeze.engine.report import NAME as REPORT, Report
+from squeeze.engine.selection import check_ignored
 from squeeze.engine.sharding import LocalWorkers, Workers
 from squeeze.errors import SqueezeError
 from squeeze.integrations.opening import check_opens

@@ -9,7 +9,7 @@ import torch
 import squeeze
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.network import Network, weight_of
-from squeeze.engine.pipeline import plan
+from squeeze.engine.selection import plan
 from squeeze.errors import SqueezeError
 from squeeze.quant.allocation import allocate, choose, fisher
 from squeeze.quant.formats import read

@@ -16,8 +16,9 @@ from squeeze.checkpoint.architectures import HEAD
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.engine.network import Network, weight_of
-from squeeze.engine.pipeline import Writer, plan
+from squeeze.engine.pipeline import Writer
 from squeeze.engine.report import Report
+from squeeze.engine.selection import plan
 from squeeze.errors import FormatError, OptionError, SqueezeError
 from squeeze.integrations.gguf.export import Export, padded
 from squeeze.options import Request

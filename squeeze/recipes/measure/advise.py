@@ -9,7 +9,7 @@ from pathlib import Path
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.network import Network
-from squeeze.engine.pipeline import plan
+from squeeze.engine.selection import plan
 from squeeze.kernels.roofline import WORTH, constants_of, fastest, predict
 from squeeze.prune.sparse24 import METHOD
 

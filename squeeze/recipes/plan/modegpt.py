@@ -18,7 +18,7 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.calibration import InputStatistics
 from squeeze.engine.forward import forward
 from squeeze.engine.network import Network, weight_of
-from squeeze.engine.pipeline import plan as linear_modules
+from squeeze.engine.selection import plan as linear_modules
 from squeeze.errors import SqueezeError
 from squeeze.factor import modegpt as decomposition
 from squeeze.factor.curvature import Curvature, on_disk

@@ -15,7 +15,8 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.experts import is_expert
 from squeeze.engine.method import Method
 from squeeze.engine.network import Network, weight_of
-from squeeze.engine.pipeline import Progress, plan as linear_modules
+from squeeze.engine.pipeline import Progress
+from squeeze.engine.selection import plan as linear_modules
 from squeeze.errors import SqueezeError
 from squeeze.factor import modegpt as decomposition
 from squeeze.factor.curvature import Curvature, curvature, on_disk

@@ -9,7 +9,7 @@ import torch
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.experts import is_expert
 from squeeze.engine.network import Network
-from squeeze.engine.pipeline import plan
+from squeeze.engine.selection import plan
 from squeeze.errors import SqueezeError, printable
 from squeeze.quant.allocation import allocate
 from squeeze.quant.bits import LEFT, Bits

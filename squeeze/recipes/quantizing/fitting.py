@@ -15,7 +15,7 @@ from squeeze.checkpoint.pretrained import dense_model
 from squeeze.checkpoint.renaming import model_modules
 from squeeze.engine.experts import is_expert
 from squeeze.engine.network import Network, weight_of
-from squeeze.engine.pipeline import plan
+from squeeze.engine.selection import plan
 from squeeze.errors import FormatError, OptionError
 from squeeze.integrations.opening import unopened
 from squeeze.options import Request

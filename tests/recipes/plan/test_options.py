@@ -5,7 +5,7 @@ import torch
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.network import Network
-from squeeze.engine.pipeline import plan as linear_modules
+from squeeze.engine.selection import plan as linear_modules
 from squeeze.errors import SqueezeError
 from squeeze.factor.block_lowrank import Monarch
 from squeeze.factor.curvature import Curvature, curvature, damage
