@@ -8,6 +8,7 @@ from squeeze.codecs import proving
 from squeeze.codecs.bytewise import coder as bytewise
 from squeeze.codecs.bytewise.presets import SMALL
 from squeeze.codecs.deep import coder as deep, presets
+from squeeze.codecs.stream import encoding
 from squeeze.errors import VerifyError
 from squeeze.numerics.bitmodels import coder as arithmetic
 from squeeze.numerics.jit import kernel
@@ -80,3 +81,17 @@ def test_a_stream_has_the_same_bytes_by_any_number_of_threads(level):
     data = TEXT[:40_000].tobytes()
     one, two = (squeeze.compress(data, level, threads=threads) for threads in (1, 2))
     assert one == two and squeeze.decompress(two) == data
+
+
+def test_progress_never_passes_the_whole(monkeypatch):
+    """A plan that was verified at once, and lost to one that is verified after it."""
+    data, counts = TEXT[:40_000], list[int]()
+    usual = encoding._encode_content
+
+    def twice(part, content, settings, progress, verify):
+        progress(2 * part.size)
+        return usual(part, content, settings, None)
+
+    monkeypatch.setattr(encoding, "_encode_content", twice)
+    stream = squeeze.compress(data.tobytes(), 1, progress=counts.append)
+    assert sum(counts) == 2 * data.size and squeeze.decompress(stream) == data.tobytes()

@@ -58,10 +58,11 @@ def encode_block(
     """
     if isinstance(content, Node):
         return _opened(data, content, settings, verify, progress)
-    done = 0
+    done, total = 0, data.size * (1 + verify)
 
     def tick(count: int) -> None:
         nonlocal done
+        count = min(count, total - done)  # a plan that was verified at once may have lost to one that was not
         done += count
         report(progress, count)
 
@@ -69,7 +70,7 @@ def encode_block(
     coded = _encode_content(data, content, settings, tick, at_once)
     if coded and (verify or settings.bound) and not coded.is_verified:
         _verify(coded, data, settings, tick)
-    report(progress, max(data.size * (1 + verify) - done, 0))
+    tick(total)
     if coded is None:
         return None
     return coded if len(coded.payload) + (_SHORT_COST if settings.short else _HEADER_COST) <= data.size else None
