@@ -2,10 +2,13 @@
 
 A row of the embedding is looked up if its token is read, and multiplied if the token is predicted. Let d be an error of
 the row. Each time that the token is read, the loss rises by d S d / 2. S is the second moment of the gradients at the
-embedding's output (the empirical Fisher information). At a position with the final hidden state x where the token has
-the probability p, the loss rises by (1 - p) p (d x)^2 / 2. Tokens are about as often read as predicted, so both terms
-grow alike for all rows. One matrix serves them: S + k H. H is the mean of x x^T, and k that of 1 - sum p^2.
+first block's inputs (the empirical Fisher information), times the square of what rows are multiplied by (Gemma). At a
+position with the final hidden state x where the token has the probability p, the loss rises by (1 - p) p (d x)^2 / 2.
+Tokens are about as often read as predicted, so both terms grow alike for all rows. One matrix serves them: S + k H. H
+is the mean of x x^T, and k that of 1 - sum p^2.
 """
+
+from contextlib import closing
 
 import torch
 from torch import nn
@@ -46,5 +49,22 @@ def tied_statistics(network: Network, head: str, tokens: torch.Tensor) -> InputS
     read.finish()
     predicted.finish()
     assert read.hessian is not None and predicted.hessian is not None
-    total = read.hessian + spread[0] / predicted.count * predicted.hessian
+    total = spread[0] / predicted.count * predicted.hessian
+    if factor := _factor(network, sample[:1]):
+        total += factor**2 * read.hessian
     return InputStatistics(count=predicted.count, hessian=total)
+
+
+def _factor(network: Network, tokens: torch.Tensor) -> float:
+    """Return by what a row of the embedding is multiplied before the first block, estimated on one sequence [1, L].
+
+    It is 0 if rows have another width than the first block's inputs, so that an error of a row is no error of these.
+    """
+    name = next(
+        name for name, module in network.model.named_modules() if module is network.model.get_input_embeddings()
+    )
+    source = network.sources[f"{name}.weight"]
+    rows = network.checkpoint.load([source])[source][tokens[0]].float()
+    with closing(network.first_inputs(tokens)) as states:
+        hidden = network.calls(tokens)[0].hidden(next(states)).cpu().reshape(len(rows), -1).float()
+    return float((hidden * rows).sum() / rows.square().sum()) if hidden.shape == rows.shape else 0.0

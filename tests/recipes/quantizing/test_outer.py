@@ -7,6 +7,7 @@ import torch
 
 import squeeze
 from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.engine import sensitivity
 from squeeze.engine.network import Network
 from squeeze.engine.outer import embedding_of, head_of, is_tied, last_inputs
 from squeeze.engine.sensitivity import tied_statistics
@@ -173,3 +174,14 @@ def test_the_scale_of_gemmas_embedding_is_kept(tmp_path, kind):
     scale = load_model(source).get_input_embeddings().embed_scale
     assert torch.equal(load_model(tmp_path / "q").get_input_embeddings().embed_scale, scale)
     assert distance(logits(tmp_path / "q"), logits(source)) < 0.08
+
+
+def test_what_rows_are_multiplied_by_counts_as_often_as_they_are_read(tmp_path):
+    network = Network(Checkpoint.open(zoo.write(tmp_path / "gemma", "gemma3_text")))
+    assert sensitivity._factor(network, TOKENS[:1]) == pytest.approx(8.0)  # the root of 64
+    config = transformers.OPTConfig(
+        vocab_size=300, hidden_size=64, word_embed_proj_dim=32, ffn_dim=96, num_hidden_layers=1, num_attention_heads=4
+    )
+    transformers.OPTForCausalLM(config).save_pretrained(tmp_path / "opt")
+    found = tied_statistics(Network(Checkpoint.open(tmp_path / "opt")), "lm_head", TOKENS)
+    assert found.hessian.shape == (32, 32)
