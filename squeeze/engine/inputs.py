@@ -10,9 +10,20 @@ from torch import nn
 
 from squeeze.errors import SqueezeError, printable
 
-__all__ = ["Inputs", "Samples", "arguments", "check_samples", "parameters_of", "spread", "varied"]
+__all__ = [
+    "Inputs",
+    "Samples",
+    "arguments",
+    "check_samples",
+    "first_of",
+    "only_tokens",
+    "parameters_of",
+    "spread",
+    "varied",
+]
 
 IDS = "input_ids"
+_TOKENS = 256  # that a sample without ids counts as
 
 
 @dataclass(frozen=True)
@@ -65,6 +76,19 @@ def spread(inputs: Inputs) -> Iterator[Mapping[str, torch.Tensor]]:
     else:
         for ids in torch.split(inputs, 1):
             yield {IDS: ids}
+
+
+def first_of(inputs: Inputs, tokens: int) -> Inputs:
+    """Return the first inputs that have together at most `tokens` tokens, at least one; samples count by their ids."""
+    first = next(spread(inputs))
+    return inputs[: max(tokens // max(first[IDS].numel() if IDS in first else _TOKENS, 1), 1)]
+
+
+def only_tokens(inputs: Inputs, what: str) -> torch.Tensor:
+    """Return inputs that are tokens [N, L]. Raises SqueezeError for samples, which `what` cannot be done with."""
+    if isinstance(inputs, Samples):
+        raise SqueezeError(f"{what} needs the loss of a causal language model, and tokens as calibration, got samples")
+    return inputs
 
 
 def varied(inputs: Inputs) -> Mapping[str, torch.Tensor]:

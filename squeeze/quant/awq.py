@@ -18,6 +18,7 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.engine.calibration import InputStatistics, Recorder
 from squeeze.engine.forward import forward
+from squeeze.engine.inputs import Inputs
 from squeeze.engine.method import HessianError, Result
 from squeeze.engine.network import Network, weight_of
 from squeeze.quant.gptq import GPTQ
@@ -89,7 +90,7 @@ class _InputStatistics:
 @torch.inference_mode()
 def scaled(
     checkpoint: Checkpoint,
-    tokens: torch.Tensor,
+    tokens: Inputs,
     method: Callable[[str], AWQ | None],
     device: str = "cpu",
     bound: float | None = None,

@@ -89,6 +89,10 @@ class RotatedCheckpoint(Checkpoint):
         message = f"{checkpoint.folder}: architecture {{kind}} cannot be rotated; {{known}} can"
         architecture_of(checkpoint.config, message, experts=False)
         files = dict(checkpoint.files)
+        if _EMBEDDING not in files:
+            raise ModelError(
+                f"{checkpoint.folder}: has no {_EMBEDDING}, as a causal language model that is rotated has"
+            )
         files.setdefault(_HEAD, files[_EMBEDDING])
         rotated = cls(checkpoint.folder, files, seed, block, online)
         if online:

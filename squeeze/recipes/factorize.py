@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 
 from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.engine.inputs import only_tokens
 from squeeze.engine.method import Method
 from squeeze.engine.pipeline import Progress, Writer
 from squeeze.engine.report import Report
@@ -245,6 +246,7 @@ def _edits(run: Run, task: Task, checkpoint: Checkpoint, tokens: torch.Tensor) -
         entries=settings.outliers,
         ignore=run.common.all_ignored,
     )
+    tokens = only_tokens(tokens, "a plan")
     sequences = tokens[: max(1, _CURVATURE_TOKENS // tokens.shape[1])]
     return make_plan(checkpoint, sequences, plan_config, seed=run.common.seed, device=run.device, progress=run.progress)
 

@@ -12,6 +12,7 @@ import torch
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.experts import is_expert
 from squeeze.engine.forward import input_squares
+from squeeze.engine.inputs import first_of
 from squeeze.engine.network import Network
 from squeeze.engine.pipeline import Progress, Writer
 from squeeze.engine.report import Report
@@ -245,7 +246,7 @@ def _prepared(
         return RotatedCheckpoint.of(checkpoint, run.common.seed, settings.rotation_block, settings.rotate == FULL)
     if tokens is None or not (settings.smooth or scales):
         return checkpoint
-    sample = tokens[: max(_SQUARES_TOKENS // tokens.shape[1], 1)]
+    sample = first_of(tokens, _SQUARES_TOKENS)
     if scales:
         return scaled(checkpoint, sample, scales.get, run.device, run.common.bound)
     return SmoothedCheckpoint.of(checkpoint, input_squares(checkpoint, sample, run.device), settings.smooth or 0.0)

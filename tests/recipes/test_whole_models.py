@@ -104,3 +104,14 @@ def test_the_embedding_of_an_encoder_is_quantised_too(tmp_path):
     report = squeeze.quantize(source, out=tmp_path / "out", embeddings=8, **shared)
     assert report.layers[0].name == "embeddings.word_embeddings" and len(report.layers) == 13
     _same_as_dense("BertModel", source, tmp_path / "out", tmp_path / "dense", 0.05)
+
+
+def test_what_needs_a_causal_language_model_is_refused_in_a_line(tmp_path):
+    source, inputs = zoo_others.write(tmp_path / "model", "Qwen3Model"), zoo_others.samples("Qwen3Model", 2)
+    shared = {"out": tmp_path / "out", "calibration": inputs, "group_size": 32, "format": "squeeze"}
+    with pytest.raises(SqueezeError, match=r"has no model[.]embed_tokens[.]weight"):
+        squeeze.quantize(source, rotate=True, **shared)
+    with pytest.raises(SqueezeError, match="a choice of bits within a size needs the loss of a causal language model"):
+        squeeze.quantize(source, target_bits=5.0, **shared)
+    squeeze.quantize(source, "awq", **shared)
+    _same_as_dense("Qwen3Model", source, tmp_path / "out", tmp_path / "dense", 0.4)

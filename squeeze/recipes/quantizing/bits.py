@@ -8,6 +8,7 @@ import torch
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.experts import is_expert
+from squeeze.engine.inputs import Inputs, only_tokens
 from squeeze.engine.network import Network
 from squeeze.engine.selection import plan
 from squeeze.errors import SqueezeError, printable
@@ -102,7 +103,7 @@ def by_budget(
     checkpoint: Checkpoint,
     method: GridMethod,
     settings: Quantizing,
-    tokens: torch.Tensor,
+    tokens: Inputs,
     outer: Outer = Outer(),  # noqa: B008  it is frozen
 ) -> Mix:
     """Choose bits for each matrix that lose least within the budget.
@@ -115,7 +116,7 @@ def by_budget(
         checkpoint: The checkpoint.
         method: The method, whose bits are replaced.
         settings: Options with the target and the format.
-        tokens: int64 [N, L], the calibration set.
+        tokens: int64 [N, L], the calibration set; samples are refused.
         outer: Methods of embedding and head, whose bytes count.
 
     Raises:
@@ -150,6 +151,7 @@ def by_budget(
 
     apart = settings.format in (DENSE, _OWN)
     units = {name: name if apart or not is_expert(name) else _layer(name) for name in names}
+    tokens = only_tokens(tokens, "a choice of bits within a size")
     sample = tokens[: max(FISHER_TOKENS // tokens.shape[1], 1)]
     selected, _ = allocate(network, sample, units, rounded, budget)
     methods = {network.stored_name(name): method.replaced(bits=selected[unit]) for name, unit in units.items()}
