@@ -1,4 +1,4 @@
-"""Which matrices of a network are compressed, and for what reason the others stay dense."""
+"""Select the matrices of a network that are compressed, and say why the others stay dense."""
 
 from collections.abc import Collection, Iterable
 
