@@ -84,7 +84,7 @@ def test_a_stream_has_the_same_bytes_by_any_number_of_threads(level):
 
 
 def test_progress_never_passes_the_whole(monkeypatch):
-    """A plan that was verified at once, and lost to one that is verified after it."""
+    """Simulate a plan that was verified at once, and lost to one that is verified after it."""
     data, counts = TEXT[:40_000], list[int]()
     usual = encoding._encode_content
 
