@@ -26,6 +26,7 @@ LEFT_OUT = {
     "squeeze.packing.tensors.float_models:_code_length": _INNER,
     "squeeze.packing.tensors.float_models:_sum_groups": _INNER,
     "squeeze.packing.tensors.planes:_cost": _INNER,
+    "squeeze.packing.tensors.rans:decode_segments": _INNER,
     "squeeze.packing.tensors.rans:decoding_table": _INNER,
 }
 
