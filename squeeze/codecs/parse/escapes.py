@@ -5,6 +5,7 @@ Found is a part of printable ASCII from the first escape to the last one, with f
 
 import io
 import re
+from abc import abstractmethod
 from collections.abc import Iterator
 
 import numpy as np
@@ -50,9 +51,9 @@ class _Escapes(Wrapper):
         for start, _ in self._runs(units):
             yield start
 
+    @abstractmethod
     def places(self, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return where escapes begin in uint8 `units`, and their bytes; all int64."""
-        raise NotImplementedError
 
     def _runs(self, units: np.ndarray) -> Iterator[tuple[int, int]]:
         """Yield the start and end of each part with enough escapes near each other, and text between them."""
@@ -81,9 +82,9 @@ class _Escapes(Wrapper):
                 return end
             size *= 4
 
+    @abstractmethod
     def rules(self, text: np.ndarray) -> Iterator[Rule]:
         """Yield the rules that text, uint8, may follow; all have the same actions."""
-        raise NotImplementedError
 
     def open(self, data: bytes, start: int, room: Room) -> Found | None:
         units = np.frombuffer(data, np.uint8)[start:]

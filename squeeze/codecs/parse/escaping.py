@@ -52,8 +52,8 @@ class Differences(NamedTuple):
 
 
 _FORM, _UPPER, _PLUS, _TWO, _WIDTH, _LAST, _MARK = range(7)  # of the numbers of a rule
-_STATE = layout.fields("at column number before written")  # of the content; of the line; differences that were passed
-# over, and the end of the last; bytes of text
+# The place in the content, the column, differences that were passed, the end of the last, and bytes of text.
+_STATE = layout.fields("at column number before written")
 
 
 class _Walker(NamedTuple):

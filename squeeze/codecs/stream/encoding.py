@@ -66,7 +66,7 @@ def encode_block(
         done += count
         report(progress, count)
 
-    at_once = verify and settings.per_block > 1 and not settings.language and _fits_twice(data.size, settings)
+    at_once = verify and settings.per_block > 1 and not settings.language and _pays_at_once(data.size, settings)
     coded = _encode_content(data, content, settings, tick, at_once)
     if coded and (verify or settings.bound) and not coded.is_verified:
         _verify(coded, data, settings, tick)
@@ -76,7 +76,7 @@ def encode_block(
     return coded if len(coded.payload) + (_SHORT_COST if settings.short else _HEADER_COST) <= data.size else None
 
 
-def _fits_twice(size: int, settings: Settings) -> bool:
+def _pays_at_once(size: int, settings: Settings) -> bool:
     """Return whether a block is worth a thread that verifies it meanwhile, and there is memory for two models."""
     return size >= _SAMPLE and Limits().allows_memory(2 * block_memory(settings, container.BYTEWISE, size, size))
 
@@ -293,7 +293,8 @@ def _bytewise(
         data = data.copy()
         blocks.calls_to_absolute(data)
     preset = settings.level.models(content.kind)
-    verify = verify and not (content.is_filtered or getattr(preset, "network", False))  # which has a thread of its own
+    has_network = not isinstance(preset, Preset) and preset.network  # which has a thread of its own
+    verify = verify and not (content.is_filtered or has_network)
     if isinstance(preset, Preset):
         coded = bytewise.encode(data, preset, content.record, progress, verify)
     else:
