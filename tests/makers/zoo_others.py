@@ -103,7 +103,11 @@ KINDS: dict[str, tuple[str, Maker, dict[str, Any]]] = {
     "DeiTModel": ("deit", _image, {}),
     "BeitModel": ("beit", _image, {}),
     "SwinModel": ("swin", _image, _HIERARCHY),
-    "ConvNextModel": ("convnext", _image, {"depths": [1, 1], "hidden_sizes": [64, 64], "num_stages": 2}),
+    "ConvNextModel": (
+        "convnext",
+        _image,
+        {"layer_scale_init_value": 1.0, "depths": [1, 1], "hidden_sizes": [64, 64], "num_stages": 2},
+    ),
     "SegformerForSemanticSegmentation": (
         "segformer",
         _image,
