@@ -220,7 +220,8 @@ def _content_of_region(data: np.ndarray, kind: str, entropies: np.ndarray | None
         if record := sampling.record_length(data):
             return Content("table", record)
         lengths = sampling.candidate_record_lengths(data)
-        return sampling.best_content(data, lengths)[0] if lengths else sampling.OTHER
+        choice = sampling.best_content(data, lengths)[0] if lengths else sampling.OTHER
+        return sampling.with_far_records(data, choice)
     if kind == "executable" and _calls_are_alike(data):
         choice, saved = sampling.best_content(data, sampling.candidate_record_lengths(data))
         return choice if saved > sampling.saved(data, Content(kind)) else Content(kind)

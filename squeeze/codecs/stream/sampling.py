@@ -16,9 +16,11 @@ __all__ = [
     "best_content",
     "candidate_record_lengths",
     "coded_size",
+    "far_record_length",
     "noise_before",
     "record_length",
     "saved",
+    "with_far_records",
 ]
 
 OTHER = Content("other")
@@ -35,6 +37,10 @@ _LEAST = 1024  # bytes below which records cannot be detected
 _MAX_DISTANCE = 512
 _NEAR = 4  # two bytes of at most this difference, modulo 256, are near each other
 _SIGNIFICANT = 6  # standard deviations above chance
+_FAR_SAMPLE = 1 << 17  # bytes in which records of more than _MAX_DISTANCE bytes are looked for
+_MAX_FAR, _FAR_RECORDS = 1 << 13, 8  # longest of these records, and how many of them are coded to try them
+_FREQUENCIES = 1, 3, 9, 27, 64, 101  # of waves over the values of a byte, whose sum is high for near values only
+_FARTHER = 1.02  # how much more alike bytes must be at the longer of two distances
 _CLEARLY = 0.985  # a table must be smaller than this share of the size without records
 
 
@@ -128,15 +134,66 @@ def candidate_record_lengths(data: np.ndarray) -> list[int]:
     return list(dict.fromkeys([*lengths, *(_USUAL if data.size <= _SHORT else ())]))
 
 
-def _standing_out(shares: np.ndarray, size: int) -> int | None:
-    """Return the index of the first share that is nearly the largest, or None if that may be chance."""
+def with_far_records(data: np.ndarray, content: Content) -> Content:
+    """Return a table of records that are longer than `content` may have, if it is clearly smaller, or `content`."""
+    if not (record := far_record_length(data, content.record)):
+        return content
+    begin = max(data.size - _FAR_RECORDS * record, 0) // 2
+    sample, far = data[begin : begin + _FAR_RECORDS * record], Content("table", record)
+    return far if coded_size(sample, far) < _CLEARLY * coded_size(sample, content) else content
+
+
+def far_record_length(data: np.ndarray, near: int = 0) -> int:
+    """Return a distance of more than _MAX_DISTANCE bytes at which bytes are near each other or equal, or 0.
+
+    Args:
+        data: uint8 [n].
+        near: a shorter distance, at which bytes must be less so, or 0.
+    """
+    begin = max(data.size - _FAR_SAMPLE, 0) // 2
+    sample = data[begin : begin + _FAR_SAMPLE]
+    if sample.size <= 2 * _FAR_RECORDS * _MAX_DISTANCE:
+        return 0
+    alike = _likeness(sample, min(_MAX_FAR, sample.size // _FAR_RECORDS))
+    place = _standing_out(alike[_MAX_DISTANCE + 1 :], sample.size, 0.95)
+    if place is None:
+        return 0
+    far = _MAX_DISTANCE + 1 + place
+    return far if near == 0 or alike[far] > _FARTHER * alike[near] else 0
+
+
+def _likeness(sample: np.ndarray, most: int) -> np.ndarray:
+    """Return about the share of bytes that are near those a distance before them, float64 [most + 1].
+
+    The most frequent value is left out. Byte values are places on circles that they go round at several speeds. Their
+    products at all distances, which are high for near values, are an autocorrelation.
+    """
+    telling = sample != np.bincount(sample).argmax()
+    size = 1 << int(sample.size + most).bit_length()
+    spectrum = np.zeros(size)
+    for frequency in _FREQUENCIES:
+        circle = np.exp(2j * np.pi * frequency / 256 * np.arange(256)).astype(np.complex64)
+        spectrum += np.abs(np.fft.fft(circle[sample] * telling, size)) ** 2
+    products: np.ndarray = np.fft.ifft(spectrum).real[: most + 1]
+    compared = (sample.size - np.arange(most + 1)) * (max(1, int(np.count_nonzero(telling))) / sample.size)
+    return products / (len(_FREQUENCIES) * compared)
+
+
+def _standing_out(shares: np.ndarray, size: int, nearly: float = 0.8) -> int | None:
+    """Return the index of the first share that is nearly the largest, or None if that may be chance.
+
+    Args:
+        shares: of bytes, by distance.
+        size: bytes that were compared.
+        nearly: what the first share has of the largest one, both without the usual share.
+    """
     if not shares.size:
         return None
     usual = float(np.median(shares))
     above = shares - usual
     if above.max() < _SIGNIFICANT * np.sqrt(max(usual, 1 / size) / size):
         return None
-    return int(np.argmax(above >= 0.8 * above.max()))
+    return int(np.argmax(above >= nearly * above.max()))
 
 
 def _coded(data: np.ndarray, content: Content) -> int:

@@ -48,6 +48,26 @@ def test_the_record_length_is_found(name, record):
     assert blocks.content(as_array(NUMBERS[name])) == Content("table", record)
 
 
+STEPS = np.cumsum(CHANCE.integers(-3, 4, (60, 700)), 0)
+FIELDS = CHANCE.integers(0, 10 ** CHANCE.integers(1, 6, 200), (100, 200))
+ROWS = {
+    "rows of a matrix": (2800, (STEPS + CHANCE.integers(0, 5000, 700)).astype("<i4").tobytes()),
+    "fixed fields": (1201, b"".join(b" " + b"".join(b"%6d" % number for number in row) for row in FIELDS)),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_records_of_more_than_512_bytes_are_found(name):
+    record, raw = ROWS[name]
+    assert sampling.with_far_records(as_array(raw), sampling.OTHER) == Content("table", record)
+
+
+@pytest.mark.parametrize("name", ["sound", "counters next to noise"])
+def test_short_records_are_no_long_ones(name):
+    raw = as_array(NUMBERS[name] * 3)
+    assert sampling.with_far_records(raw, blocks.content(raw)) == blocks.content(raw)
+
+
 def test_small_blocks_are_no_smaller():
     assert len(squeeze.compress(RAMP, 1)) <= len(squeeze.compress(RAMP, 1, block_size=1 << 13))
 
