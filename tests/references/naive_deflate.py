@@ -17,7 +17,15 @@ _LEVELS = {
     8: ("lazy", 32, 128, 258, 1024),
     9: ("lazy", 32, 258, 258, 4096),
     10: ("lazy", 259, 258, 258, 4096),
+    11: ("runs", 0, 0, 0, 0),
+    12: ("greedy", 4, 0, 258, 1),
+    13: ("greedy", 4, 4, 8, 4),
+    14: ("greedy", 259, 258, 32, 2),
+    15: ("greedy", 4, 0, 258, 1),
 }
+_HASHES = {12: "b", 13: "b", 14: "b", 15: "c"}
+_HEADS, _TAILS = {15: 3}, {13: 1}
+_FREE = (10, 14, 15)
 _LENGTHS = [
     3,
     4,
@@ -124,7 +132,9 @@ class Stream:
         self.level, self.filtered, self.joined, self.memory, window, self.block = settings
         self.content, self.d = content, decoder
         self.window = 2**window
-        self.reach = self.window if self.level == 10 else self.window - 262
+        self.reach = self.window if self.level in _FREE else self.window - 262
+        self.hash = _HASHES.get(self.level, "a")
+        self.hashed = 3 if self.hash == "a" else 4
         self.p = self.history = self.next = 0
         self.put_off: tuple[int, int, int] | None = None
         self.chains: dict[int, list[int]] = {}
@@ -196,17 +206,26 @@ class Stream:
 
     def _hash(self, p: int) -> int:
         bits = self.memory + 7
+        if self.hash == "b":
+            return 2654435761 * int.from_bytes(self.content[p : p + 4], "little") % 2**32 >> 16
+        if self.hash == "c":
+            rest = 0
+            for byte in self.content[p : p + 4]:
+                rest ^= byte
+                for _ in range(8):
+                    rest = rest >> 1 ^ (0x82F63B78 if rest & 1 else 0)
+            return rest % 2**bits
         shift = (bits + 2) // 3
         x, y, z = self.content[p : p + 3]
         return (x << 2 * shift ^ y << shift ^ z) % 2**bits
 
     def _join(self, end: int) -> None:
-        for p in range(self.next, min(end, len(self.content) - 2)):
+        for p in range(self.next, min(end, len(self.content) - self.hashed + 1)):
             self.chains.setdefault(self._hash(p), []).append(p)
         self.next = max(self.next, end)
 
     def _chain(self, p: int, reach: int) -> Iterator[int]:
-        if p + 3 > len(self.content):
+        if p + self.hashed > len(self.content):
             return
         for q in reversed(self.chains.get(self._hash(p), [])):
             if q < p:
@@ -223,11 +242,11 @@ class Stream:
     def _longest(self, p: int, least: int) -> tuple[int, int]:
         _, good, _, nice, chain = _LEVELS[self.level]
         most, best, distance = min(258, len(self.content) - p), least, 0
-        if most < 3:
+        if most < self.hashed:
             return best, 0
         steps = chain // 4 if least >= good else chain
         for number, q in enumerate(self._chain(p, self.reach)):
-            if number == steps or (q == 0 and self.level < 10) or (p - q == self.reach and number):
+            if number == steps or (q == 0 and self.level not in _FREE) or (p - q == self.reach and number):
                 break
             if (same := self._same(q, p, most)) > best:
                 best, distance = same, p - q
@@ -244,8 +263,11 @@ class Stream:
             return 0, 0, 0
         matching, _, laziest, _, _ = _LEVELS[self.level]
         self._join(p + 1)
+        if matching == "runs":
+            length = self._same(p - 1, p, 258) if p else 0
+            return (2, length, 1) if length > 2 else (0, 0, 0)
         if matching == "greedy":
-            length, distance = self._longest(p, 2)
+            length, distance = self._longest(p, self.hashed - 1)
             return (2, length, distance) if distance else (0, 0, 0)
         if self.put_off and self.put_off[0] == p:
             _, length, distance = self.put_off
@@ -264,7 +286,9 @@ class Stream:
     def _advance(self, length: int) -> None:
         end = self.p + max(length, 1)
         if self.level and _LEVELS[self.level][0] == "greedy" and length > _LEVELS[self.level][2]:
-            self.next = max(self.next, end)
+            self._join(self.p + 1 + min(_HEADS.get(self.level, 0), length - 1))
+            self.next = max(self.next, end - _TAILS.get(self.level, 0))
+            self._join(end)
         elif self.level:
             self._join(end)
         self.p = end

@@ -24,6 +24,7 @@ from squeeze.system.binary import read_exactly, read_varint, varint
 
 _LARGE = 1 << 14  # bytes of text from which on another form of it always pays
 _LARGE_PROGRAM = 1 << 17  # the same of programs
+_MOSTLY = 0.75  # share of the data from which on it is that text
 _LEAST_TABLE = 1 << 15  # bytes of a table that becomes a group of its own
 _PART_COST = 2  # bytes that a coded part must save to pay for its length
 _LONGEST = 1 << 24  # bytes of a block in a group, unless it is of a medium
@@ -60,7 +61,8 @@ def surely_pays(root: Node, size: int) -> bool:
     kinds = {child.kind for node in root.nodes() for child in node.children}
     if size >= _LARGE_PROGRAM and {child.kind for child in root.children} == {Program.kind}:
         return True
-    return size >= _LARGE and kinds <= {Utf16.kind, Lines.kind}
+    wrapped = sum(child.found.size for child in root.children if child.found)
+    return size >= _LARGE and kinds <= {Utf16.kind, Lines.kind} and wrapped >= _MOSTLY * size
 
 
 def encode(root: Node, encode_plan: EncodePlan, encode_part: EncodePart) -> OpenedBlock:

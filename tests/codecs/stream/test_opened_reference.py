@@ -10,7 +10,10 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 
+from squeeze.codecs.parse.deflate import reading
 from squeeze.codecs.parse.deflate.huffman import FREQUENCY, LENGTH, work_space, zlib_lengths
+from squeeze.codecs.parse.deflate.stream import Closings, Encoder, Opened
+from squeeze.codecs.parse.room import Room
 from squeeze.codecs.stream import opened
 from squeeze.codecs.stream.container import Coded
 from squeeze.codecs.stream.decoding import decode_block
@@ -19,7 +22,7 @@ from squeeze.codecs.stream.resources import LanguageOptions
 from squeeze.codecs.stream.settings import resolve_settings
 from squeeze.numerics.jit import kernel
 from tests.makers import gifs, inputs, programs, wrapped
-from tests.references import naive_huffman, naive_opened
+from tests.references import naive_deflate, naive_huffman, naive_opened
 
 SETTINGS, _ = resolve_settings(1, 1, None, None, LanguageOptions())
 TEXT = inputs.words(3_000)
@@ -72,6 +75,17 @@ def test_a_block_decodes_by_the_specification(name):
     assert root, "nothing was opened"
     coded = encode_block(np.frombuffer(data, np.uint8), root, SETTINGS)
     assert coded and naive_opened.decode(coded.payload, decode_part) == data
+
+
+@pytest.mark.parametrize("level", range(1, 16))
+def test_a_stream_closes_by_the_specification_whatever_predicts_it(level):
+    coder = zlib.compressobj(9, zlib.DEFLATED, -15)
+    content = TEXT + bytes(700) + TEXT[:900] + bytes(3)  # the last match is as short as one can be
+    stream = coder.compress(content) + coder.flush()
+    tokens, size = reading.read(np.frombuffer(stream, np.uint8), Room(1 << 20)) or pytest.fail("this is a stream")
+    closing = Closings().encode(Opened(tokens, Encoder(level, joined=level > 9, memory=6), size))
+    assert Closings().close(tokens.content, closing).tobytes() == stream
+    assert naive_deflate.Closings().close(content, closing) == stream
 
 
 @kernel

@@ -17,6 +17,7 @@ CODES = LITERALS + DISTANCES + REPEAT_CODES  # code lengths of a block, in this 
 FIRST_DISTANCE, FIRST_REPEAT_CODE = LITERALS, LITERALS + DISTANCES
 LEAST_MATCH, MOST_MATCH, MOST_DISTANCE = 3, 258, 1 << 15
 MOST_REPEATS = LITERALS + DISTANCES  # symbols that a block's header has at most
+_SMALL = 1 << 22  # bytes of content that may have the shortest blocks
 REPEAT_ORDER = np.array([16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15], np.int64)
 
 # Columns of a block's row. END is the number of tokens up to its end, SIZE its raw bytes, PADDING the bits before a
@@ -47,8 +48,11 @@ CONTENT, TOKENS, BLOCKS, SYMBOLS, BITS, REST = range(6)  # entries of `totals`
 
 
 def most_blocks(size: int) -> int:
-    """Return the blocks that a stream with `size` bytes of content may have; more are not worth opening."""
-    return 64 + size // 1024
+    """Return the blocks that a stream with `size` bytes of content may have; more are not worth opening.
+
+    zlib's shortest blocks have 127 tokens. The tables of many would take more memory than the content.
+    """
+    return 64 + max(size // 1024, min(size, _SMALL) // 127)
 
 
 def empty(content: int, tokens: int, blocks: int, repeats: int) -> Tokens:

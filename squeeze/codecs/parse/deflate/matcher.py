@@ -14,14 +14,17 @@ from squeeze.numerics.jit import inline, part
 
 RING = 2 * MOST_DISTANCE  # positions whose chains are remembered
 NOTHING, LAZY, MATCH = 0, 1, 2  # predictions: a literal without a match, one before a longer match, a match
-_MARGIN = 262  # of a window, that zlib does not look back into
+MARGIN = 262  # of a window, that zlib does not look back into
+_LONG_HASH, _MULTIPLY = 16, 2654435761  # bits of a hash of four bytes, which zlib-ng takes so
 _TOO_FAR = 4096  # distance beyond which lazy matching takes no match of three bytes
 _SHORT = 5  # longest match that the strategy for filtered data does not take
 
 # Entries of a configuration. FIRST is the position that matches must lie behind: zlib takes 0 for no position.
-SPEED, GOOD, LAZIEST, NICE, CHAIN, WINDOW, HASH_BITS, FILTERED, BLOCK, FIRST, JOINED = range(11)
-FIELDS = 11
-GREEDY, LAZY_MATCHING, LITERALS_ONLY = 0, 1, 2  # values of SPEED
+# Of long matches, HEAD positions behind the first join, and TAIL at the end.
+SPEED, GOOD, LAZIEST, NICE, CHAIN, WINDOW, HASH_BITS, FILTERED, BLOCK, FIRST, JOINED, HASHED, HEAD, TAIL = range(14)
+FIELDS = 14
+GREEDY, LAZY_MATCHING, LITERALS_ONLY, RUNS = range(4)  # values of SPEED
+THREE, FOUR, BY_CRC = range(3)  # values of HASHED: the bytes that are hashed; four of them by CRC-32C
 
 # Entries of a state: the next position that joins the chains, the match that a literal put off and where the next one
 # was looked for, and the steps that may still be taken.
@@ -33,27 +36,59 @@ class Matcher(NamedTuple):
 
     content: np.ndarray  # uint8 [n]
     settings: np.ndarray  # int64 [FIELDS]
-    heads: np.ndarray  # int32 [1 << HASH_BITS]: the last position of each hash, or -1
+    heads: np.ndarray  # int32 [hashes]: the last position of each hash, or -1
     chains: np.ndarray  # int32 [RING]: the position before, of the same hash
     state: np.ndarray  # int64 [5]
 
 
 def matcher(content: np.ndarray, settings: np.ndarray, steps: int) -> Matcher:
     """Return a matcher at the start of a content, which may compare `steps` candidates."""
-    heads = np.full(1 << int(settings[HASH_BITS]), -1, np.int32)
+    bits = _LONG_HASH if settings[HASHED] == FOUR else int(settings[HASH_BITS])
+    heads = np.full(1 << bits, -1, np.int32)
     state = np.array([0, -1, 0, 0, steps], np.int64)
     return Matcher(content, settings, heads, np.zeros(RING, np.int32), state)
+
+
+def _crc_table() -> np.ndarray:
+    """Return the remainders of each byte for CRC-32C, int64 [256]."""
+    found = np.arange(256, dtype=np.int64)
+    for _ in range(8):
+        found = found >> 1 ^ np.where(found & 1, 0x82F63B78, 0)
+    return found
+
+
+_CRC = _crc_table()
+
+
+@inline
+def _least(m):
+    """Return the bytes that are hashed, which are the shortest match that is predicted."""
+    return 3 if m.settings[HASHED] == THREE else 4
+
+
+@inline
+def _hash(m, p):
+    """Return the hash of the bytes at a position."""
+    bits, hashed = m.settings[HASH_BITS], m.settings[HASHED]
+    x, y, z = np.int64(m.content[p]), np.int64(m.content[p + 1]), np.int64(m.content[p + 2])
+    if hashed == THREE:
+        shift = (bits + 2) // 3
+        return (x << 2 * shift ^ y << shift ^ z) & ((1 << bits) - 1)
+    w = np.int64(m.content[p + 3])
+    if hashed == FOUR:
+        return ((x | y << 8 | z << 16 | w << 24) * _MULTIPLY & 0xFFFFFFFF) >> 32 - _LONG_HASH
+    x = _CRC[x]
+    y = x >> 8 ^ _CRC[(x ^ y) & 255]
+    z = y >> 8 ^ _CRC[(y ^ z) & 255]
+    return (z >> 8 ^ _CRC[(z ^ w) & 255]) & ((1 << bits) - 1)
 
 
 @inline
 def _insert(m, end):
     """Let all positions before `end` join the chains."""
-    bits = m.settings[HASH_BITS]
-    shift, mask = (bits + 2) // 3, (1 << bits) - 1
-    last = min(end, m.content.size - LEAST_MATCH + 1)
+    last = min(end, m.content.size - _least(m) + 1)
     for p in range(m.state[NEXT], last):
-        h = np.int64(m.content[p]) << 2 * shift ^ np.int64(m.content[p + 1]) << shift ^ np.int64(m.content[p + 2])
-        h &= mask
+        h = _hash(m, p)
         m.chains[p & (RING - 1)] = m.heads[h]
         m.heads[h] = p
     m.state[NEXT] = max(m.state[NEXT], end)
@@ -77,9 +112,9 @@ def _longest(m, p, least):
     content, settings = m.content, m.settings
     most = min(MOST_MATCH, content.size - p)
     best, distance = least, 0
-    if most < LEAST_MATCH:
+    if most < _least(m):
         return best, distance
-    reach = settings[WINDOW] - _MARGIN if settings[FIRST] == 0 else settings[WINDOW]
+    reach = settings[WINDOW] - MARGIN if settings[FIRST] == 0 else settings[WINDOW]
     nice, steps = min(settings[NICE], most), settings[CHAIN]
     if least >= settings[GOOD]:
         steps >>= 2
@@ -112,6 +147,13 @@ def _worth(m, length, distance):
     return not (length <= _SHORT and (m.settings[FILTERED] or (length == LEAST_MATCH and distance > _TOO_FAR)))
 
 
+@inline
+def _run(content, p):
+    """Return how often the byte before a position follows, at most as often as a match is long."""
+    most = min(MOST_MATCH, content.size - p)
+    return _same(content, p, p - 1, most) if p else 0
+
+
 @part
 def predict(m, p):
     """Return what comes at position p: NOTHING, LAZY or MATCH, and the length and distance of the match there."""
@@ -119,10 +161,13 @@ def predict(m, p):
     if settings[SPEED] == LITERALS_ONLY:
         return NOTHING, 0, 0
     _insert(m, p + 1)
+    if settings[SPEED] == RUNS:
+        length = _run(m.content, p)
+        return (MATCH, length, 1) if length >= LEAST_MATCH else (NOTHING, 0, 0)
     if settings[SPEED] == LAZY_MATCHING and state[PLACE] == p:
         length, distance = state[LENGTH], state[DISTANCE]
     else:
-        length, distance = _longest(m, p, LEAST_MATCH - 1)
+        length, distance = _longest(m, p, _least(m) - 1)
         if settings[SPEED] == GREEDY:
             return (MATCH, length, distance) if distance else (NOTHING, 0, 0)
         if not _worth(m, length, distance):
@@ -144,16 +189,24 @@ def advance(m, p, length):
     if m.settings[SPEED] == LITERALS_ONLY:
         return
     if m.settings[SPEED] == GREEDY and length > m.settings[LAZIEST]:
-        m.state[NEXT] = max(m.state[NEXT], p + length)
+        _insert(m, p + 1 + min(m.settings[HEAD], length - 1))
+        m.state[NEXT] = max(m.state[NEXT], p + length - m.settings[TAIL])
+        _insert(m, p + length)
     else:
         _insert(m, p + max(length, 1))
+
+
+@inline
+def _before(m, p):
+    """Return the nearest candidate of a position, or -1; the last positions have no hash."""
+    return np.int64(m.chains[p & (RING - 1)]) if p + _least(m) <= m.content.size else np.int64(-1)
 
 
 @part
 def rank_of(m, p, length, distance, most):
     """Return the number of candidates nearer than a match that are as long, or `most` if it is not among the first."""
     content, reach = m.content, m.settings[WINDOW]
-    q, rank = np.int64(m.chains[p & (RING - 1)]), 0
+    q, rank = _before(m, p), 0
     while q >= 0 and p - q <= reach and p - q <= distance and rank < most and m.state[STEPS] >= 0:
         m.state[STEPS] -= 1
         if _same(content, p, q, length) == length:
@@ -168,7 +221,7 @@ def rank_of(m, p, length, distance, most):
 def of_rank(m, p, length, rank):
     """Return the distance of the match that has this rank, or 0."""
     content, reach = m.content, m.settings[WINDOW]
-    q = np.int64(m.chains[p & (RING - 1)])
+    q = _before(m, p)
     while q >= 0 and p - q <= reach and m.state[STEPS] >= 0:
         m.state[STEPS] -= 1
         if _same(content, p, q, length) == length:

@@ -8,7 +8,16 @@ import numpy as np
 
 from squeeze.codecs.parse.deflate import choices, layout, reading, state, writing
 from squeeze.codecs.parse.deflate.layout import Tokens, empty
-from squeeze.codecs.parse.deflate.matcher import GREEDY, LAZY_MATCHING, LITERALS_ONLY
+from squeeze.codecs.parse.deflate.matcher import (
+    BY_CRC,
+    FOUR,
+    GREEDY,
+    LAZY_MATCHING,
+    LITERALS_ONLY,
+    MARGIN,
+    RUNS,
+    THREE,
+)
 from squeeze.codecs.parse.deflate.state import Coding
 from squeeze.codecs.parse.room import Room
 from squeeze.errors import DamagedError
@@ -25,6 +34,7 @@ _FEW_TOKENS, _SAMPLE = 1 << 12, 1 << 15  # tokens on which all settings are trie
 _BEST, _NEAR = 3, 16  # settings that are tried again, and the most bytes that they may need beyond the best
 _FEW = 24  # bytes of choices in a sample that is predicted well enough
 _MOST_OF_TOKEN, _MOST_OF_BLOCK = 96, 1 << 14  # bytes of choices, if none was expected
+_LEAST_WINDOW, _MOST_WINDOW = 9, 15  # bits
 _BLOCK = (1 << 14) - 1  # tokens of zlib's blocks by default
 _LEVELS = (  # speed, good, laziest, nice and chain
     (LITERALS_ONLY, 0, 0, 0, 0),
@@ -38,9 +48,19 @@ _LEVELS = (  # speed, good, laziest, nice and chain
     (LAZY_MATCHING, 32, 128, 258, 1024),
     (LAZY_MATCHING, 32, 258, 258, 4096),
     (LAZY_MATCHING, 259, 258, 258, 4096),  # of encoders other than zlib
+    (RUNS, 0, 0, 0, 0),  # zlib's strategy for runs
+    (GREEDY, 4, 0, 258, 1),  # zlib-ng at level 1, and at level 2
+    (GREEDY, 4, 4, 8, 4),
+    (GREEDY, 259, 258, 32, 2),  # libdeflate at level 1
+    (GREEDY, 4, 0, 258, 1),  # ISA-L
 )
-_OTHER = len(_LEVELS) - 1
-_UNFILTERED, _FILTERED = (6, 9, 1, 5, 8, 7, 4, 3, 2, _OTHER), (6, 9, 5, 8, 7, 4)  # levels, the usual ones first
+_OTHER, _QUICK, _FAST, _TWO, _ISAL = 10, 12, 13, 14, 15
+_FREE = (_OTHER, _TWO, _ISAL)  # match at any position of the window, and join the code lengths
+_HASHED = {_QUICK: FOUR, _FAST: FOUR, _TWO: FOUR, _ISAL: BY_CRC}
+_ISAL_MEMORY = 6, 8  # whose hashes have 13 and 15 bits
+_HEAD, _TAIL = {_ISAL: 3}, {_FAST: 1}
+_UNFILTERED = (6, 9, 1, 5, 8, 7, 4, 3, 2, *range(_OTHER, _ISAL))  # levels, the usual ones first
+_FILTERED = (6, 9, 5, 8, 7, 4)
 
 
 @dataclass(frozen=True)
@@ -48,7 +68,7 @@ class Encoder:
     """The settings by which an encoder's choices are predicted.
 
     Attributes:
-        level: That of zlib, 0 for literals only, or 10 for other encoders.
+        level: That of zlib, 0 for literals only, 11 for runs only, or others for other encoders.
         filtered: Whether short matches are not taken, as libpng asks for.
         joined: Whether the code lengths of literals and distances are repeated together.
         memory: zlib's memory level, 1 to 9.
@@ -65,10 +85,11 @@ class Encoder:
 
     @property
     def settings(self) -> np.ndarray:
-        """The settings of a matcher, int64 [11]."""
-        first = -1 if self.level == _OTHER else 0
-        found = (*_LEVELS[self.level], 1 << self.window, self.memory + 7, self.filtered, self.block, first, self.joined)
-        return np.array(found, np.int64)
+        """The settings of a matcher, int64 [14]."""
+        first, hashed = -1 if self.level in _FREE else 0, _HASHED.get(self.level, THREE)
+        own = 1 << self.window, self.memory + 7, self.filtered, self.block, first, self.joined
+        joining = _HEAD.get(self.level, 0), _TAIL.get(self.level, 0)
+        return np.array((*_LEVELS[self.level], *own, hashed, *joining), np.int64)
 
     def to_bytes(self) -> bytes:
         """Return the settings in three bytes and a number."""
@@ -80,7 +101,7 @@ class Encoder:
         """Read what `to_bytes` wrote, or raise DamagedError."""
         flags, sizes = read_exactly(file, 2)
         found = cls(flags & 15, bool(flags & 16), bool(flags & 32), sizes >> 4, sizes & 15, read_varint(file)[0])
-        if found.level > _OTHER or not 1 <= found.memory <= 9 or not 8 <= found.window <= 15 or flags > 63:
+        if found.level >= len(_LEVELS) or not 1 <= found.memory <= 9 or not 8 <= found.window <= 15 or flags > 63:
             raise DamagedError("the settings of a deflate stream are impossible: the file is damaged")
         return found
 
@@ -199,9 +220,10 @@ def _estimate(stream: Tokens, window: int, before: object) -> Encoder:
     """
     block = _block_of(stream)
     memory = (block + 1).bit_length() - 7  # zlib's blocks have 2^(memory + 6) - 1 tokens
-    base = Encoder(window=window, block=block, memory=memory if 1 <= memory <= 9 else 8)
+    base = Encoder(window=min(window, _window_of(stream)), block=block, memory=memory if 1 <= memory <= 9 else 8)
     levels = [(level, filtered) for filtered, some in ((False, _UNFILTERED), (True, _FILTERED)) for level in some]
-    tried = [replace(base, level=level, filtered=filtered, joined=level == _OTHER) for level, filtered in levels]
+    tried = [replace(base, level=level, filtered=filtered, joined=level in _FREE) for level, filtered in levels]
+    tried += [replace(base, level=_ISAL, joined=True, memory=memory) for memory in _ISAL_MEMORY]
     if isinstance(before, Encoder):
         same = replace(base, level=before.level, filtered=before.filtered, joined=before.joined)
         if _cost(_sample(stream, _FEW_TOKENS), same) < _FEW:
@@ -232,6 +254,12 @@ def _block_of(stream: Tokens) -> int:
     counts = np.diff(rows[:, layout.END], prepend=0)[:-1][rows[:-1, layout.TYPE] != layout.STORED]
     values, often = np.unique(counts, return_counts=True)
     return int(values[often.argmax()]) if values.size and often.max() > 1 else max(_BLOCK, int(counts.max(initial=0)))
+
+
+def _window_of(stream: Tokens) -> int:
+    """Return the bits of the smallest window in which zlib finds the matches of a stream."""
+    farthest = int((stream.tokens & 0xFFFF).max(initial=0)) + MARGIN
+    return min(max((farthest - 1).bit_length(), _LEAST_WINDOW), _MOST_WINDOW)
 
 
 def _sample(stream: Tokens, most: int) -> Tokens:

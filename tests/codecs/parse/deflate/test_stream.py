@@ -52,6 +52,11 @@ def test_other_settings_of_zlib_cost_little(window, memory, strategy):
     assert check(stream, TEXT, window) <= 40 + stream.size // 50
 
 
+@pytest.mark.parametrize(("window", "memory", "strategy"), [(9, 8, 0), (11, 3, 0), (14, 8, 0), (15, 1, 0), (15, 8, 3)])
+def test_a_stream_of_zlib_costs_a_few_bytes_without_a_header(window, memory, strategy):
+    assert check(deflated(TEXT, 6, window, memory, strategy), TEXT) <= 40
+
+
 def test_later_streams_cost_less_than_the_first():
     parts = [TEXT[at : at + 1_000] for at in range(0, 30_000, 1_000)]
     found = [open_stream(deflated(part), Room(MOST)) for part in parts]
