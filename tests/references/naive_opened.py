@@ -107,6 +107,13 @@ def _filled(empty: bytes, wrappers: list[tuple[int, int, int, bytes]]) -> bytes:
     return bytes(data)
 
 
+def _byte_of(char: str, page: str) -> bytes:
+    try:
+        return char.encode(page)
+    except UnicodeEncodeError:
+        return char.encode("latin-1")
+
+
 def _closed(kind: int, content: bytes, extra: bytes, stream: bytes) -> bytes:
     adler = struct.pack(">I", zlib.adler32(content))
     if kind in (0, 16):
@@ -137,7 +144,12 @@ def _closed(kind: int, content: bytes, extra: bytes, stream: bytes) -> bytes:
     if kind == 10:
         return naive_bzip2.close(content, extra)
     if kind == 8:
-        return content.replace(b"\n", b"\r\n")
+        return content.replace(b"\n", b"\r" if extra else b"\r\n")
+    if kind == 18:
+        return content.decode("utf-8").encode("utf-32-be" if extra[0] else "utf-32-le")
+    if kind == 19:
+        pages = ("cp1252", "cp1251", "cp1250", "iso8859-2", "koi8-r", "cp1253", "cp866", "cp437", "mac-roman")
+        return b"".join(_byte_of(char, pages[extra[0]]) for char in content.decode("utf-8"))
     if kind == 7:
         return naive_gif.close(content, extra)
     if kind == 9:

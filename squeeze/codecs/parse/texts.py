@@ -191,29 +191,42 @@ class Hexadecimal(Wrapper):
 
 
 class Lines(Wrapper):
-    """Lines of text that all end in CR LF, which becomes LF; the last one may have no end."""
+    """Lines of text that all end in CR LF, or all in CR, which becomes LF; the last one may have no end."""
 
     kind = 8
     name = "CR LF"
     _LINE = rb"[^\x00-\x08\x0b\x0e-\x1f\r\n]*+"
     mark = re.compile(rb"(?<![^\n])(?:%b\r\n){%d,}+%b" % (_LINE, _LEAST_LINES, _LINE))
+    _CR = re.compile(rb"(?<![^\r])(?:%b\r){%d,}+%b(?!\n)" % (_LINE, _LEAST_LINES, _LINE))
+    _ENDS = (b"\r\n", b"\r")
 
     def find(self, data: bytes) -> Iterator[int]:
-        return super().find(data) if data.count(b"\r\n") >= _LEAST_LINES else iter(())
+        windows, all_ends = data.count(b"\r\n"), data.count(b"\r")
+        if windows >= _LEAST_LINES:
+            yield from super().find(data)
+        if all_ends - windows >= _LEAST_LINES and data.count(b"\n") <= windows:
+            yield from (match.start() for match in self._CR.finditer(data))
 
     def open(self, data: bytes, start: int, room: Room) -> Found | None:
+        number = 0
         match = self.mark.match(data, start)
+        if match is None:
+            number, match = 1, self._CR.match(data, start)
         if match is None or len(match[0]) > room.content or len(match[0]) < _LEAST_TEXT:
             return None
-        content = match[0].replace(b"\r\n", b"\n")
+        content = match[0].replace(self._ENDS[number], b"\n")
         if not _is_readable(content):
             return None
-        return Found(self.kind, start, len(match[0]), np.frombuffer(content, np.uint8))
+        extra = bytes([number]) if number else b""
+        return Found(self.kind, start, len(match[0]), np.frombuffer(content, np.uint8), None, extra)
+
+    def kind_name(self, extra: bytes) -> str:
+        return "CR" if extra else self.name
 
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
-        if extra:
+        if extra not in (b"", b"\1"):
             raise _impossible()
-        return np.frombuffer(content.tobytes().replace(b"\n", b"\r\n"), np.uint8)
+        return np.frombuffer(content.tobytes().replace(b"\n", self._ENDS[len(extra)]), np.uint8)
 
 
 def _is_readable(content: bytes) -> bool:

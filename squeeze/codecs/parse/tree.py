@@ -10,6 +10,7 @@ from squeeze.codecs.content import Content, Region
 from squeeze.codecs.parse.base85 import Ascii85, Base85
 from squeeze.codecs.parse.bzip2.stream import Bzip2
 from squeeze.codecs.parse.deflate.stream import Closings
+from squeeze.codecs.parse.encodings import CodePage, Utf32
 from squeeze.codecs.parse.escapes import JsonEscapes, Percent, QuotedPrintable
 from squeeze.codecs.parse.gif import Gif
 from squeeze.codecs.parse.pdf import PdfLzw
@@ -37,6 +38,7 @@ __all__ = [
 WRAPPERS: tuple[Wrapper, ...] = (
     *(ZipMember(), Zlib(), Gzip(), Png(), Utf16(), Base64(), Hexadecimal(), Gif(), Lines()),
     *(Program(), Bzip2(), Percent(), QuotedPrintable(), JsonEscapes(), Ascii85(), Base85(), Deflate(), PdfLzw()),
+    *(Utf32(), CodePage()),
 )
 _DEEPEST = 4  # wrappers in wrappers
 _LEAST = 48  # bytes of a wrapper that is opened

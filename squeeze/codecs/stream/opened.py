@@ -13,6 +13,7 @@ import numpy as np
 
 from squeeze.codecs.content import Content, Region
 from squeeze.codecs.parse import outline, room, tree
+from squeeze.codecs.parse.encodings import CodePage, Utf32
 from squeeze.codecs.parse.program.wrapper import Program
 from squeeze.codecs.parse.texts import Lines, Utf16
 from squeeze.codecs.parse.tree import Node
@@ -50,9 +51,9 @@ def find(data: np.ndarray, by_network: bool = True) -> Node | None:
 
     Args:
         data: uint8, the block.
-        by_network: whether a network reads text; others learn by themselves how lines end.
+        by_network: whether a network reads text; others learn by themselves how lines end, and what bytes stand for.
     """
-    root = tree.parse(data, Trials(), () if by_network else (Lines.kind,))
+    root = tree.parse(data, Trials(), () if by_network else (Lines.kind, CodePage.kind))
     return root if root.children else None
 
 
@@ -62,7 +63,7 @@ def surely_pays(root: Node, size: int) -> bool:
     if size >= _LARGE_PROGRAM and {child.kind for child in root.children} == {Program.kind}:
         return True
     wrapped = sum(child.found.size for child in root.children if child.found)
-    return size >= _LARGE and kinds <= {Utf16.kind, Lines.kind} and wrapped >= _MOSTLY * size
+    return size >= _LARGE and kinds <= {Utf16.kind, Utf32.kind, Lines.kind} and wrapped >= _MOSTLY * size
 
 
 def encode(root: Node, encode_plan: EncodePlan, encode_part: EncodePart) -> OpenedBlock:

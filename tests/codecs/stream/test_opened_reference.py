@@ -59,6 +59,9 @@ CASES = {
     "Ascii85": base64.a85encode(TEXT, wrapcol=70, adobe=True),
     "bare": inputs.random_bytes(300) + deflated(6)[2:-4] + inputs.random_bytes(90),
     "LZW": b"/Filter /LZWDecode>>\nstream\n" + gifs.packed_early(gifs.codes_of(TEXT * 3, 8, 4095)) + b"\nendstream",
+    "UTF-32": ACCENTS.encode("utf-32-be"),
+    "code page": ("“" + ACCENTS.replace("😀", "")).encode("cp1252") + b"\x81",
+    "CR": TEXT.replace(b" ", b"\r"),
     "CR LF": TEXT.replace(b" ", b"\r\n"),
     "GIF": gifs.gif(60, [gifs.image(60, gifs.packed(gifs.codes_of(TEXT * 2, 8), 8), 8, 100)]),
 }
