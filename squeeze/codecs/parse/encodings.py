@@ -70,7 +70,7 @@ class Utf32(Wrapper):
 def _has_words(units: np.ndarray) -> bool:
     """Return whether units are mostly letters of ASCII, with spaces between them, as small numbers are not."""
     letters = (units | 32) - ord("a") < 26  # others wrap around
-    return np.count_nonzero(letters) >= units.size // 2 and bool((units == ord(" ")).any())
+    return bool(np.count_nonzero(letters) >= units.size // 2 and (units == ord(" ")).any())
 
 
 @cache
@@ -107,7 +107,7 @@ def _score(text: np.ndarray, page: str) -> int:
     points += np.count_nonzero(is_high & (classes == _TYPOGRAPHIC)) - 3 * np.count_nonzero(
         is_high & (classes == _UNLIKELY)
     )
-    return points
+    return int(points)
 
 
 class CodePage(Wrapper):

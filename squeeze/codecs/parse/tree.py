@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from squeeze.codecs.content import Content, Region
+from squeeze.codecs.jpeg.medium import find_images
 from squeeze.codecs.parse.base85 import Ascii85, Base85
 from squeeze.codecs.parse.bzip2.stream import Bzip2
 from squeeze.codecs.parse.deflate.stream import Closings
@@ -102,7 +103,9 @@ class _Parser:
         """Return the node of uint8 `data`, which is what is in a wrapper of kind `of`, if in any."""
         raw, done, children, room = data.tobytes(), 0, list[Child](), self._room
         refused = [0] * len(WRAPPERS)  # the end of the last of each kind that did not pay
-        for place, kind in candidates(raw, self._without) if depth < _DEEPEST and room.content > 0 else ():
+        opens = depth < _DEEPEST and room.content > 0
+        photos = list(find_images(raw)) if opens else []
+        for place, kind in _outside(candidates(raw, self._without), photos) if opens else ():
             is_same = place == 0 and kind == of == Program.kind  # the image that `data` is of has this header, too
             is_tried = place >= max(done, refused[kind]) and room.attempts > 0 and self._wrappers and not is_same
             found = WRAPPERS[kind].open(raw, place, room) if is_tried else None
@@ -131,6 +134,16 @@ class _Parser:
             return Node(found.content, (), found.content_kind)
         node = self.node(found.content, depth + 1, found.kind)
         return replace(node, regions=_without(found.regions, node.children)) if found.regions else node
+
+
+def _outside(places: list[tuple[int, int]], photos: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the places that are not in a photo, whose model needs all its bytes: texts are in its header."""
+    number = 0
+    for place, kind in places:
+        while number < len(photos) and photos[number][1] <= place:
+            number += 1
+        if number == len(photos) or place < photos[number][0]:
+            yield place, kind
 
 
 def _without(regions: tuple[Region, ...], children: tuple[Child, ...]) -> tuple[Region, ...]:

@@ -3,6 +3,7 @@
 import numpy as np
 
 from squeeze.codecs.content import Content, Medium
+from squeeze.codecs.jpeg.medium import find_images
 from squeeze.codecs.parse.protocol import Found
 from squeeze.codecs.stream import blocks, media, sampling
 
@@ -13,6 +14,8 @@ _LEAST_SAMPLE, _MOST_SAMPLE = 1 << 15, 1 << 18
 _COST = 8  # bytes of a wrapper in the tree
 _REPEATS = 0.8  # share of the order-0 entropy below which deflate has found repeats, and other models find more
 _PAYS = 0.95  # share of a wrapper's bytes below which its content must be coded
+_PHOTO = b"\xff\xd8"
+_OF_PHOTO = 0.8  # share of a JPEG image that its model needs
 _ALIKE = 8  # trials of small wrappers of a kind that must agree before others are decided without one
 
 
@@ -51,6 +54,8 @@ class Trials:
             return found.size < 0.9 * found.content.size
         if found.content_kind and (medium := media.of_content(found.content_kind)):
             return _medium_pays(found, found.content_kind, medium)
+        if found.opened and (photos := _size_of_photos(found.content)) > found.content.size // 2:
+            return _OF_PHOTO * photos + found.content.size - photos < _PAYS * found.size
         return self._small_pays(data, found) if is_small else _pays(data, found)
 
     def _small_pays(self, data: np.ndarray, found: Found) -> bool:
@@ -78,6 +83,11 @@ def _pays(data: np.ndarray, found: Found) -> bool:
     coded = sampling.coded_size(sample, kind)
     begin, end = (found.start + found.size * place // content.size for place in (start, start + size))
     return _PAYS * coded < sampling.coded_size(data[begin:end], Content("text")) - _COST
+
+
+def _size_of_photos(content: np.ndarray) -> int:
+    """Return the bytes of the JPEG images in a content that begins with one."""
+    return sum(end - start for start, end in find_images(content.tobytes())) if content[:2].tobytes() == _PHOTO else 0
 
 
 def _medium_pays(found: Found, kind: Content, medium: Medium) -> bool:

@@ -7,7 +7,7 @@ from squeeze.codecs.parse import tree
 from squeeze.codecs.parse.room import MOST_OPENED
 from squeeze.codecs.parse.tree import WRAPPERS
 from squeeze.errors import SqueezeError
-from tests.makers import wrapped
+from tests.makers import jpegs, wrapped
 
 DOCUMENTS = wrapped.documents()
 KINDS = {
@@ -82,3 +82,11 @@ def test_damaged_trees_are_refused_or_give_other_bytes(name):
             refused += 1
             assert str(error).isprintable()
     assert refused > 20
+
+
+def test_texts_in_a_photo_stay_in_it():
+    photo = jpegs.by_hand(64, 48)
+    comment = jpegs.segment(0xFE, wrapped.TEXTS[0][:900].decode().encode("utf-16-le"))
+    data = photo[:2] + comment + photo[2:]
+    assert parsed(data).children == ()
+    assert kinds_of(parsed(comment + data + comment)) == ["UTF-16", "UTF-16"]

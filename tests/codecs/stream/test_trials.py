@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from squeeze.codecs.parse.streams import Gzip
 from squeeze.codecs.parse.texts import Hexadecimal
 from squeeze.codecs.stream import opened, sampling
 from squeeze.codecs.stream.trials import Trials
-from tests.makers import inputs
+from tests.makers import inputs, jpegs, wrapped
 
 
 def sums(count: int) -> bytes:
@@ -39,3 +40,9 @@ def test_trials_go_on_when_wrappers_change(tried):
         results.append(trials(data, found))
     assert all(results[:60]) and not all(results[60:])
     assert len(tried) < 2 * len(results)
+
+
+def test_a_photo_in_a_deflate_stream_is_opened():
+    root = opened.find(np.frombuffer(wrapped.gzip_file(jpegs.jpeg(200, 160)), np.uint8))
+    assert root and [child.kind for child in root.children] == [Gzip.kind]
+    assert opened.find(np.frombuffer(wrapped.gzip_file(b"\xff\xd8" + inputs.random_bytes(9_000)), np.uint8)) is None
