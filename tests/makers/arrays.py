@@ -2,7 +2,7 @@
 
 import numpy as np
 
-__all__ = ["fits", "heights", "keys", "npy", "points", "ramp", "times", "walk"]
+__all__ = ["fits", "heights", "keys", "npy", "points", "prices", "ramp", "times", "walk", "waves"]
 
 
 def _steps(count: int, least: int, most: int, seed: int) -> np.ndarray:
@@ -22,6 +22,19 @@ def times(count: int) -> bytes:
 def walk(count: int) -> bytes:
     """Return a random walk of doubles in thousandths."""
     return (np.cumsum(_steps(count, -50, 51, 3)) / 1000).astype("<f8").tobytes()
+
+
+def waves(count: int) -> bytes:
+    """Return a random walk of doubles that are no decimal fractions."""
+    return (np.cumsum(_steps(count, -50, 51, 3)) / 1021).astype("<f8").tobytes()
+
+
+def prices(count: int) -> bytes:
+    """Return prices of two digits behind the point as doubles, of which some are missing, and one is infinite."""
+    found = np.abs(np.cumsum(_steps(count, -30, 31, 9))) / 100
+    found[_steps(count // 10, 0, count, 10)] = np.nan
+    found[count // 2] = np.inf
+    return found.astype("<f8").tobytes()
 
 
 def points(count: int) -> bytes:

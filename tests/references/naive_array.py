@@ -1,5 +1,7 @@
 """A decoder of arrays, written from docs/format.md, section 25, one number at a time."""
 
+import struct
+
 from tests.references.naive_bytewise import NEXT, SQUASH, START, STRETCH, Coder, clamp, learn_map, mix, squash
 from tests.references.naive_opened import Bytes
 
@@ -19,6 +21,34 @@ def distance(a: int, b: int) -> int:
 
 def decode(payload: bytes, length: int) -> bytes:
     """Return the raw bytes of a payload."""
+    return _decimals(Bytes(payload[1:]), length) if payload[0] == 2 else _numbers(payload, length)
+
+
+def _decimals(file: Bytes, length: int) -> bytes:
+    """Return the raw bytes of floats that are stored as whole numbers."""
+    flags, prefix, columns = file.byte(), file.varint(), file.byte()
+    digits = file.take(columns)
+    width, size, order = (2, 4, 8)[flags & 3], (2, 4, 8)[flags >> 3 & 3], "><"[not flags >> 2 & 1]
+    missing, marks = b"", [None] * columns
+    if flags >> 5:
+        missing = file.take(width)
+        marks = [-(n >> 1) if n & 1 else n >> 1 for n in (file.varint() for _ in range(columns))]
+    others, place = {}, -1
+    for _ in range(file.varint()):
+        place += 1 + file.varint()
+        others[place] = file.take(width)
+    count, rest = divmod(length - prefix, width)
+    data = _numbers(file.take(file.rest), prefix + rest + count * size)
+    floats = []
+    for i in range(count):
+        begin = prefix + rest + i * size
+        number = int.from_bytes(data[begin : begin + size], "little", signed=True)
+        value = struct.pack(order + ("f" if width == 4 else "d"), number / 10.0 ** digits[i % columns])
+        floats.append(others.get(i, missing if number == marks[i % columns] else value))
+    return data[:prefix] + b"".join(floats) + data[prefix : prefix + rest]
+
+
+def _numbers(payload: bytes, length: int) -> bytes:
     file = Bytes(payload)
     full, flags, columns, prefix = file.byte(), file.byte(), file.byte(), file.varint()
     across = file.varint() if flags >> 5 else 0

@@ -1,13 +1,15 @@
 """Coding the bytes of an array, in either direction: its prefix, its numbers, and the bytes of a last part of one."""
 
+import io
 import sys
 
 import numpy as np
 
-from squeeze.codecs.array import state
+from squeeze.codecs.array import decimals, state
 from squeeze.codecs.array.layout import FLOAT, UNSIGNED, Layout
 from squeeze.codecs.array.model import code_number
 from squeeze.codecs.array.state import FAST, FULL, MARGIN, ArrayModel
+from squeeze.codecs.content import Progress
 from squeeze.codecs.series import Series
 from squeeze.numerics.bitmodels import coder as arithmetic
 from squeeze.numerics.jit import kernel
@@ -66,7 +68,42 @@ _SERIES = Series(
     _numbers,
     _bytes,
 )
-encode, decode = _SERIES.encode, _SERIES.decode
+
+
+def encode(data: np.ndarray, form: Layout, full: bool, progress: Progress = None) -> bytes | None:
+    """Return the payload of an array, or None if it is not shorter.
+
+    Args:
+        data: uint8 [n], the prefix and the numbers.
+        form: their layout.
+        full: use the whole model.
+        progress: is called with the number of bytes coded since its last call.
+    """
+    if not (found := decimals.find(data, form)):
+        return _SERIES.encode(data, form, full, progress)
+    head, numbers, layout = found[0].to_bytes(), found[1], found[2]
+    payload = _SERIES.encode(numbers, layout, full, progress)
+    if payload is None or len(head) + len(payload) >= data.size:
+        return None
+    if progress:
+        progress(data.size - numbers.size)
+    return head + payload
+
+
+def decode(payload: bytes, length: int, progress: Progress = None) -> np.ndarray:
+    """Return the uint8 [length] of a payload.
+
+    Raises:
+        DamagedError: if the payload is invalid.
+    """
+    if payload[:1] != bytes([decimals.MARK]):
+        return _SERIES.decode(payload, length, progress)
+    file = io.BytesIO(payload[1:])
+    found, size = decimals.read(file, length)
+    data = decimals.restore(_SERIES.decode(file.read(), size, progress), found, length)
+    if progress:
+        progress(length - size)
+    return data
 
 
 def memory(length: int) -> int:

@@ -14,7 +14,9 @@ from tests.makers import arrays
 CASES = {
     "keys": (Layout(4, big=1), arrays.keys(1500), 0.7),
     "times": (Layout(8, 1, SIGNED), arrays.times(700), 0.25),
-    "doubles": (Layout(8, 1, FLOAT), arrays.walk(700), 0.95),
+    "doubles": (Layout(8, 1, FLOAT), arrays.waves(700), 0.95),
+    "decimals": (Layout(8, 1, FLOAT), arrays.walk(700), 0.2),
+    "prices": (Layout(8, 1, FLOAT), arrays.prices(700), 0.2),
     "points": (Layout(4, 3, FLOAT), arrays.points(500), 0.85),
     "ramp": (Layout(2), arrays.ramp(2000), 0.4),
     "heights": (Layout(2, 1, SIGNED, 1, 0, 50), arrays.heights(40, 50), 0.5),
