@@ -101,7 +101,9 @@ class Kernel:
             bound.apply_defaults()
             arguments = bound.args
         if self._table is None:
-            self._load()
+            with _lock:  # a table that another thread calls with may not be replaced
+                if self._table is None:
+                    self._load()
         found = self._call(arguments, self._types, self._place, self._entries)
         if found is _MISSING:
             return self._compile()(*arguments)
@@ -128,9 +130,9 @@ def _address(code: Any, name: str) -> int | None:
     return ctypes.cast(getattr(code, name), ctypes.c_void_p).value
 
 
+_lock = threading.RLock()
 _ROOMS = ("codecs", "deltas", "kernels", "kv", "lm", "numerics", "packing", "quant")  # where compiled functions are
 _copies: dict[str, ModuleType] = {}
-_lock = threading.RLock()
 
 
 def compiling_copy(module: str) -> Any:

@@ -26,7 +26,7 @@ SCRATCH = 24 * PANEL  # products of a step: of three rows and eight panels, or s
 LONGEST = (1 << 31) // (TOP * TOP)  # inputs
 _ISA = int8_vectors.fastest()
 _TALLEST, _FEW, _MOST, _SOME = _ISA.tallest, _ISA.few, _ISA.most, _ISA.some
-PARTS = 2 if _ISA.four is INT32 else 1  # the number of operands that a 16-bit activation is split into
+PARTS = _ISA.parts  # the number of operands that a 16-bit activation is split into
 ACTIVATION = np.int8 if PARTS == 2 else np.int16  # the dtype of the operands
 
 
@@ -71,7 +71,7 @@ def _tile(rows: int, panels: int, bits: int) -> Any:
             def moved(start, offset, stride, count):
                 return builder.gep(start, [builder.add(offset, builder.mul(stride, INT64(count)))])
 
-            kind = INT8 if isa.four is INT32 else INT16
+            kind = INT8 if isa.parts == 2 else INT16
             a_rows = [moved(at(0, kind), a_offset, a_stride, r) for r in range(rows)]
             b_panels = [moved(at(3, INT8), b_offset, b_stride, p) for p in range(panels)]
             runs = 2 if rows * panels * isa.vectors > isa.together else 1

@@ -33,6 +33,7 @@ class Vnni:
     """AVX512 VNNI: vpdpbusd with 16 outputs a vector."""
 
     four = INT32  # activations
+    parts = 2  # bytes that a 16-bit activation is split into; or 1, itself
     width = PANEL  # outputs of an instruction
     vectors = 1  # vectors of a panel
     ahead = 0  # bytes by which weights are prefetched; 0 leaves that to the processor
@@ -82,6 +83,7 @@ class Generic:
     """Generic LLVM: 16 outputs a vector with two sums each, by multiplying pairs (pmaddwd, smlal)."""
 
     four = INT64
+    parts = 1
     vectors = 1
     ahead = 0
     tallest, few, most, some = 3, 3, 1, 1
@@ -113,6 +115,7 @@ class Avx2:
     """AVX2: vpmaddwd with 4 outputs a vector and two sums each. Weights are widened as they are loaded."""
 
     four = INT64
+    parts = 1
     width = 4
     vectors = PANEL // width
     ahead = 4096  # the next page, which the processor does not prefetch
