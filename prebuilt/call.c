@@ -55,6 +55,18 @@ void *NRT_MemInfo_alloc(size_t size) { return NRT_MemInfo_alloc_aligned(size, 0)
 void *NRT_MemInfo_new_varsize_dtor(size_t size, void *destructor) { return NULL; }
 void *NRT_MemInfo_varsize_realloc(void *memory, size_t size) { return NULL; }
 
+/* numba's function for another shape of the same memory. Here only for arrays in C order: the result is 0 for others, and
+   the kernel raises an exception. */
+int numba_attempt_nocopy_reshape(ptrdiff_t dimensions, const ptrdiff_t *shape, const ptrdiff_t *strides,
+                                 ptrdiff_t new_dimensions, const ptrdiff_t *new_shape, ptrdiff_t *new_strides,
+                                 ptrdiff_t itemsize, int column_order) {
+    ptrdiff_t step = itemsize, new_step = itemsize;
+    for (ptrdiff_t i = dimensions; i-- > 0; step *= shape[i])
+        if (step && shape[i] > 1 && strides[i] != step) return 0;
+    for (ptrdiff_t i = new_dimensions; i-- > 0; new_step *= new_shape[i]) new_strides[i] = new_step;
+    return !column_order && step == new_step;
+}
+
 enum { WORDS = 4096, RESULTS = 64, TUPLE_SUBCLASS = 1 << 26 };
 enum { C_ORDER = 1, F_ORDER = 2, ALIGNED = 0x100 };
 

@@ -2,14 +2,18 @@
 
 import multiprocessing
 import pickle
+import re
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from prebuilt.objects import entry_point, is_there
-from prebuilt.targets import Target
+from prebuilt.objects import entry_point, is_there, undefined
+from prebuilt.signatures import of_this_target
+from prebuilt.targets import ROOT, Target
 from squeeze.version import __version__
+
+_SYSTEM = {"log10", "log2", "log2f", "memcpy", "memmove", "memset", "sched_yield", "usleep"}  # of the C library
 
 
 def emit(target: Target, folder: Path, signatures: Path, processes: int) -> None:
@@ -24,7 +28,7 @@ def emit(target: Target, folder: Path, signatures: Path, processes: int) -> None
     wanted: dict[str, list[Any]] = {}
     for name, signature in pickle.loads(signatures.read_bytes()):
         if name.startswith(target.only):
-            wanted.setdefault(name, []).append(signature)
+            wanted.setdefault(name, []).append(of_this_target(name, signature))
     there = partial(is_there, target.name, folder)
     if missing := {name: rows for name, rows in wanted.items() if not all(there(name, row) for row in rows)}:
         with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), target.prepare) as pool:
@@ -33,9 +37,18 @@ def emit(target: Target, folder: Path, signatures: Path, processes: int) -> None
     lines = [" ".join([name, *row]) for name, rows in found.items() for row in rows]
     (folder / "table.txt").write_text("\n".join([f"{__version__} {target.wanted}", *lines]) + "\n")
     objects = [folder / f"{entry}.o" for rows in found.values() for _, entry, _ in rows]
+    _check(objects)
     (folder / "linked.txt").write_text("".join(f"{path}\n" for path in objects))
     for old in {*folder.glob("squeeze_*")}.difference(objects, (path.with_suffix(".kind") for path in objects)):
         old.unlink()
+
+
+def _check(objects: list[Path]) -> None:
+    """Exit with an error if an object takes a name from elsewhere that neither call.c, Python nor the system has."""
+    ours = re.findall(r"(?:NRT|numba)_\w+(?=\()", (ROOT / "prebuilt" / "call.c").read_text())
+    lacking = set().union(*map(undefined, objects)).difference(ours, _SYSTEM)
+    if names := sorted(name for name in lacking if not name.startswith("Py")):
+        raise SystemExit(f"kernels call {', '.join(names)}: define them in call.c, or add them to _SYSTEM")
 
 
 def _compile(target: str, folder: Path, kernel: tuple[str, list[Any]]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from prebuilt.targets import ROOT
 
-__all__ = ["LEFT_OUT", "RECORDED", "declared", "wanted"]
+__all__ = ["LEFT_OUT", "RECORDED", "check", "declared", "running", "wanted"]
 
 RECORDED = Path(__file__).with_name("kernels.txt")  # those that the workload has called, one a line
 _MARKS = ("kernel", "lossy_kernel", "callback")
@@ -34,6 +34,19 @@ LEFT_OUT = {
 def wanted() -> set[str]:
     """Return the kernels that libraries have, as module:name."""
     return {name for name in declared(ROOT / "squeeze") if not name.startswith(tuple(LEFT_OUT))}
+
+
+def check(found: set[str], workload: str) -> None:
+    """Write the list of kernels that a workload has called, or exit with an error if it left out some."""
+    if missing := wanted().difference(found):
+        raise SystemExit(f"{workload} does not call {', '.join(sorted(missing))}: add calls, or an entry of LEFT_OUT")
+    RECORDED.write_text("".join(f"{name}\n" for name in sorted(wanted())))
+
+
+def running(path: Path) -> list[str]:
+    """Return the kernels that threads of a process were in when it ended, from the file of `recording.Calls`."""
+    rows = path.read_bytes() if path.is_file() else b""
+    return sorted({row.decode() for row in rows.split(b"\0") if row})
 
 
 def declared(package: Path) -> set[str]:

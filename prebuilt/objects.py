@@ -5,6 +5,8 @@ interruption makes a difference to a library.
 """
 
 import hashlib
+import struct
+from fcntl import LOCK_EX, flock
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -20,7 +22,9 @@ from prebuilt.targets import ROOT, TARGETS
 from squeeze.numerics.code_cache import source_digest
 from squeeze.numerics.compiling import KERNELS
 
-__all__ = ["Row", "entry_point", "is_there"]
+__all__ = ["Row", "entry_point", "is_there", "undefined"]
+
+_SYMBOLS = 2  # the kind of the section with symbols
 
 Row = tuple[str, str, str]  # hash of the signature, entry point, kind of the result
 
@@ -40,12 +44,29 @@ def entry_point(target: str, folder: Path, name: str, signature: Any) -> Row:
         signature: numba's types of the arguments.
     """
     kind = _kind(target, folder, name, signature)
-    if not kind.is_file():
-        import_module(name.partition(":")[0])
-        code, returned = compile_entry(KERNELS[name], signature, kind.stem)
-        kind.with_suffix(".o").write_bytes(code)
-        kind.write_text(result(returned))  # last: the object is whole
+    with kind.with_suffix(".lock").open("w") as lock:
+        flock(lock, LOCK_EX)  # another process may be making it
+        if not kind.is_file():
+            import_module(name.partition(":")[0])
+            code, returned = compile_entry(KERNELS[name], signature, kind.stem)
+            kind.with_suffix(".o").write_bytes(code)
+            kind.write_text(result(returned))  # last: the object is whole
     return f"{signature_hash(signature):016x}", kind.stem, kind.read_text()
+
+
+def undefined(path: Path) -> set[str]:
+    """Return the names that an object file, 64-bit ELF, takes from elsewhere."""
+    data = path.read_bytes()
+    (sections_at,) = struct.unpack_from("<Q", data, 0x28)
+    size, count = struct.unpack_from("<2H", data, 0x3A)
+    sections = [struct.unpack_from("<2I4Q2I", data, sections_at + size * i) for i in range(count)]
+    found = set()
+    for _, kind, _, _, start, length, names, _ in sections:
+        if kind == _SYMBOLS:
+            for name, _, _, section, _, _ in struct.iter_unpack("<I2BH2Q", data[start : start + length]):
+                at = sections[names][4] + name
+                found |= set() if section else {data[at : data.index(0, at)].decode()}
+    return found - {"", "_GLOBAL_OFFSET_TABLE_"}  # the second is the linker's
 
 
 def _kind(target: str, folder: Path, name: str, signature: Any) -> Path:

@@ -1,12 +1,22 @@
 """Signatures of entry points: a hash of the types of arguments, which call.c computes in the same way."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 from numba import types
-from numba.np.numpy_support import as_dtype
+from numba.np.numpy_support import as_dtype, from_dtype
 
-__all__ = ["notes", "result", "signature_hash"]
+from squeeze.numerics.int8 import ACTIVATION
+
+__all__ = ["notes", "of_this_target", "result", "signature_hash"]
+
+# The arrays whose dtype is int8.ACTIVATION, which depends on the processor: fields of named tuples, and an argument.
+OPERANDS = {
+    "Scratch": ("activations",),
+    "Work": ("narrow", "attended_quantised", "wide", "thread_queries", "thread_weights"),
+    "squeeze.lm.forward:cumulate": (2,),
+}
 
 _START, _PRIME, _WORD = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
 
@@ -17,6 +27,27 @@ def signature_hash(kinds: Iterable[Any]) -> int:
     for note in notes(kinds):
         value = (value ^ note) * _PRIME & _WORD
     return value
+
+
+def of_this_target(name: str, signature: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the signature of a kernel on the processor that this process compiles for, from one of any processor."""
+    own = OPERANDS.get(name, ())
+    return tuple(_operand(kind) if i in own else _of_this_target(kind) for i, kind in enumerate(signature))
+
+
+def _of_this_target(kind: Any) -> Any:
+    if not isinstance(kind, types.BaseTuple):
+        return kind
+    if not isinstance(kind, types.BaseNamedTuple):
+        return types.BaseTuple.from_types([_of_this_target(item) for item in kind])
+    own = OPERANDS.get(kind.instance_class.__name__, ())
+    fields = zip(kind.fields, kind, strict=True)
+    items = [_operand(item) if field in own else _of_this_target(item) for field, item in fields]
+    return types.BaseTuple.from_types(items, kind.instance_class)
+
+
+def _operand(kind: Any) -> Any:
+    return kind.copy(dtype=from_dtype(np.dtype(ACTIVATION)))
 
 
 def notes(kinds: Iterable[Any]) -> Iterator[int]:

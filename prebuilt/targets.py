@@ -4,11 +4,13 @@ import hashlib
 import platform
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+CALL = "call.so"  # call.c as a library of its own, for recording
 _V2 = "cx16 popcnt sahf sse3 sse4.1 sse4.2 ssse3"
 _V3 = f"{_V2} avx avx2 bmi bmi2 f16c fma lzcnt movbe xsave"
 _V4 = (
@@ -75,9 +77,13 @@ TARGETS = {
 RECORDED = TARGETS["linux-x86_64-v3"]  # whose signatures all targets have
 
 
-def digest(root: Path) -> str:
-    """Return a digest of everything that machine code is made of: the package's sources, and this folder."""
+RECORDING = "recording", "workload", "checkpoints"  # modules of this folder that signatures depend on
+
+
+def digest(root: Path, modules: Sequence[str] = ("*",)) -> str:
+    """Return a digest of the package's sources and of some modules of this folder; of all, for machine code."""
     found = hashlib.sha256()
-    for file in sorted([*root.glob("squeeze/**/*.py"), *root.glob("prebuilt/*.[cp]*")]):
+    here = (file for name in modules for file in root.glob(f"prebuilt/{name}.[cp]*"))
+    for file in sorted({*root.glob("squeeze/**/*.py"), *here}):
         found.update(f"{file.relative_to(root)}\0{file.read_text('utf-8')}\0".encode())
     return found.hexdigest()

@@ -5,6 +5,8 @@ import io
 import json
 import quopri
 import zlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import quote
@@ -21,15 +23,11 @@ from tests.makers import arrays, images, inputs, jpegs, programs, sounds, wrappe
 _ACCENTS = "Größe, été; " + inputs.words(900).decode() + " «déjà vu»\n" * 40
 
 
-def run() -> None:
-    """Compress and restore files at all levels and checkpoints with all codings."""
-    for golden in STREAMS.values():
-        _round_trip(golden.make(), golden.raw)
-    _dictionaries()
-    _media()
-    _large()
-    _opened()
-    checkpoints.run()
+def _golden(*which: int) -> None:
+    """Make and decode the golden files of some levels, whose names have them."""
+    for name, golden in STREAMS.items():
+        if int(name.split(".")[1]) in which:
+            _round_trip(golden.make(), golden.raw)
 
 
 def _round_trip(coded: bytes, raw: bytes) -> None:
@@ -61,12 +59,12 @@ def _round_trip_with(raw: bytes, dictionary: squeeze.Dictionary, level: int) -> 
         raise AssertionError("a file does not decode to what was coded")
 
 
-def _media() -> None:
-    """Files with wrappers, images, sounds, arrays and programs in several forms."""
+def _media() -> list[bytes]:
+    """Return files with wrappers, images, sounds, arrays and programs in several forms."""
     rows, deep = images.pixels(40, 30).reshape(30, -1), images.deep_rows(40, 30)
     made = images.pixels(40, 30, 1).astype(np.uint16) * 257
     deflated = zlib.compressobj(9, zlib.DEFLATED, -15)
-    found = [
+    return [
         images.png((40, 30, 8, 2, 0), images.filtered(rows, 3, [0, 1, 2, 3, 4])),
         images.png((40, 30, 16, 0, 0), images.filtered(deep, 2, [1, 4])),
         images.bmp(images.pixels(40, 30)),
@@ -92,27 +90,31 @@ def _media() -> None:
         *wrapped.documents().values(),
         *programs.images().values(),
     ]
-    for raw in found:
-        for level in (1, 3, 4):
-            _both_ways(raw, level)
-    for raw in (*found[:2], found[8], found[10], found[16], WRAPPED, programs.elf(functions=40)):
-        for level in (2, 5, 6, 8):
+
+
+def _media_of_levels(*which: int) -> None:
+    found = _media()
+    some = (*found[:2], found[8], found[10], found[16], WRAPPED, programs.elf(functions=40))
+    for level in which:
+        for raw in found if level in (1, 3, 4) else some:
             _both_ways(raw, level)
 
 
-def _large() -> None:
+def _large(*which: int) -> None:
     """Blocks of a size at which threads and repeats are used, with and without verification."""
     text = inputs.words(60_000) + inputs.machine_code(3_000) + inputs.words(9_000)
-    for level in (1, 2, 3, 4, 5, 6):
+    for level in which:
         for threads in (1, 2):
-            _both_ways(text, level, threads)
-    mixed = inputs.words(2_000) + inputs.machine_code(200)
-    for level in (7, 8, 9):
-        for threads in (1, 2):
-            _both_ways(inputs.PROSE + text[:9_000], level, threads)
-        _both_ways(REPEATS, level)
+            _both_ways(text if level < 7 else inputs.PROSE + text[:9_000], level, threads)
+        if level >= 7:
+            _both_ways(REPEATS, level)
+
+
+def _told() -> None:
+    """Copies between blocks, and what each bit cost."""
     for level in (1, 3, 8):
         _both_ways(COPIES, level, block_size=2_000, long=1 << 20)
+    mixed = inputs.words(2_000) + inputs.machine_code(200)
     for level in levels.LEVELS:
         squeeze.explain(squeeze.compress(mixed, level, block_size=len(mixed)))
 
@@ -128,3 +130,20 @@ def _opened() -> None:
                 opened.seek(5_000)
                 if opened.read(99) != raw[5_000:5_099]:
                     raise AssertionError("a part of a file is not that of what was coded")
+
+
+# Each is run in a process of its own. Together they code files at all levels, and checkpoints with all codings.
+PARTS: dict[str, Callable[[], None]] = {
+    "tokens": partial(_golden, 7, 8, 9),
+    "large-tokens": partial(_large, 7, 8, 9),
+    "media-deep": partial(_media_of_levels, 5, 6, 8),
+    "deep": partial(_golden, 4, 5, 6),
+    "large-deep": partial(_large, 4, 5, 6),
+    "dictionaries": _dictionaries,
+    "media": partial(_media_of_levels, 1, 2, 3, 4),
+    "told": _told,
+    "checkpoints": checkpoints.run,
+    "bytes": partial(_golden, 1, 2, 3),
+    "large": partial(_large, 1, 2, 3),
+    "opened": _opened,
+}

@@ -4,7 +4,10 @@ import squeeze
 from tests.makers import inputs
 
 
-def run() -> None:
+def _text() -> None:
     """Compress and restore a text."""
     for level in (1, 3):
         squeeze.decompress(squeeze.compress(inputs.words(4_000), level))
+
+
+PARTS = {"text": _text}

@@ -1,18 +1,28 @@
 """Kernels of a library of machine code: the same bytes as those that numba compiles, and no numba."""
 
+import argparse
+import ctypes
 import os
 import shutil
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
+import llvmlite.binding as llvm
+import numpy as np
 import pytest
+from numba import types
 
-from prebuilt import kernels
+from prebuilt import __main__ as building, kernels, objects, recording, signatures
 from prebuilt.targets import TARGETS, digest
+from squeeze.codecs.recurrent.weights import Scratch
 from squeeze.codecs.stream import split
-from squeeze.numerics import entries, prebuilt
+from squeeze.lm.arrays import Work
+from squeeze.numerics import entries, int8_vectors, prebuilt
 from squeeze.system import processor
 from squeeze.version import __version__
 
@@ -156,6 +166,92 @@ def test_each_level_of_processors_has_a_target():
     assert {name for name, target in TARGETS.items() if "x86_64" in name and not target.base} == {
         f"linux-x86_64-{level}" for level in processor.LEVELS
     }
+
+
+def test_threads_use_one_table_of_a_kernel(monkeypatch):
+    """Call from several threads at once: the table of the first may not be replaced while it is used."""
+    made = []
+    kernel = entries.Kernel(lambda: None)
+
+    def slowly(code: object, rows: list, size: int) -> tuple:
+        made.append(ctypes.c_int64())
+        time.sleep(0.05)
+        return (lambda *arguments: arguments[2]), 0, made[-1]
+
+    library = SimpleNamespace(code=None, entries=lambda name: [])
+    monkeypatch.setattr(prebuilt, "LIBRARY", library)
+    monkeypatch.setattr(entries, "entry_table", slowly)
+    with ThreadPoolExecutor(4) as pool:
+        places = set(pool.map(lambda _: kernel(), range(4)))
+    assert places == {ctypes.addressof(made[0])} and len(made) == 1
+
+
+def test_kernels_that_a_process_was_in_are_left_in_a_file(tmp_path):
+    path = tmp_path / "part.calls"
+    calls = recording.Calls(path)
+    with calls.of("squeeze.outer:code"):
+        with calls.of("squeeze.inner:code"):
+            assert kernels.running(path) == ["squeeze.inner:code"]
+        assert kernels.running(path) == ["squeeze.outer:code"]
+    assert kernels.running(path) == [] == kernels.running(tmp_path / "none")
+
+
+def test_a_part_that_dies_is_named_and_the_others_are_run(tmp_path, monkeypatch):
+    parts, ran = ["first", "second", "third"], []
+
+    def start(phase: str, target: object, arguments: argparse.Namespace, part: str) -> str:
+        ran.append(part)
+        return "died of SIGSEGV" if part == "second" else ""
+
+    monkeypatch.setattr(building, "_start", start)
+    monkeypatch.setattr(building, "digest", lambda *arguments: "sources")
+    monkeypatch.setattr(building, "_link", lambda *arguments: None)
+    monkeypatch.setattr(building, "import_module", lambda name: SimpleNamespace(PARTS=dict.fromkeys(parts)))
+    monkeypatch.setattr(kernels, "running", lambda path: ["squeeze.module:code"])
+    arguments = argparse.Namespace(work=tmp_path, workload="work", processes=1)
+    for expected in (parts, ["second"]):  # a later build runs only the part that died
+        with pytest.raises(SystemExit) as caught:
+            building._record(arguments)
+        assert str(caught.value) == "part second of work died of SIGSEGV, in squeeze.module:code"
+        assert ran == expected
+        ran.clear()
+
+
+def test_what_an_object_takes_from_elsewhere_is_found(tmp_path):
+    body = "%y = call double @log2(double %x)\nret double %y"
+    source = f"declare double @log2(double)\ndefine double @entry(double %x) {{\n{body}\n}}"
+    for triple in ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"):
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+        machine = llvm.Target.from_triple(triple).create_target_machine(reloc="pic")
+        (tmp_path / "entry.o").write_bytes(machine.emit_object(llvm.parse_assembly(source)))
+        assert objects.undefined(tmp_path / "entry.o") == {"log2"}
+
+
+def test_arrays_of_products_have_the_type_of_the_processor(monkeypatch):
+    """Compare signatures for VNNI, with bytes, and for x86-64-v3, whose calls are recorded, with 16 bits."""
+    words, bytes_ = (types.Array(kind, 1, "C") for kind in (types.int16, types.int8))
+    other = types.Tuple((words, types.int64))
+    for name, fields in signatures.OPERANDS.items():
+        if ":" in name:
+            continue
+        kind = {"Scratch": Scratch, "Work": Work}[name]
+        assert set(fields) <= set(kind._fields)
+        recorded = types.BaseTuple.from_types([words] * len(kind._fields), kind)
+        monkeypatch.setattr(signatures, "ACTIVATION", np.int8)
+        first, found = signatures.of_this_target("a:b", (other, recorded))
+        assert first == other
+        assert {field for field, item in zip(kind._fields, found, strict=True) if item == bytes_} == set(fields)
+        monkeypatch.setattr(signatures, "ACTIVATION", np.int16)
+        assert signatures.of_this_target("a:b", (other, recorded)) == (other, recorded)
+    assert signatures.of_this_target("squeeze.lm.forward:cumulate", (words,) * 4)[2] == words
+
+
+def test_a_library_and_numba_choose_the_same_products(monkeypatch):
+    """Choose by the features of a library, without types of LLVM to compare."""
+    for features, parts in (({"avx512vnni", "avx2"}, 2), ({"avx2"}, 1), (set(), 1)):
+        monkeypatch.setattr(prebuilt, "LIBRARY", SimpleNamespace(features=features))
+        assert int8_vectors.fastest().parts == parts
 
 
 def test_a_copy_of_a_module_is_apart():
