@@ -21,7 +21,8 @@ from squeeze.engine.gradients import backward, head_of
 from squeeze.engine.network import Call, Network, run_block
 from squeeze.errors import SqueezeError
 from squeeze.quant.sources import floats
-from squeeze.recipes.train.distil import RATE_SEQUENCES, STATE, Becomes, Training, divergence_of, error_of, rate_of
+from squeeze.recipes.train.distil import RATE_SEQUENCES, STATE, Becomes, Training, rate_of
+from squeeze.recipes.train.losses import agreement_of, divergence_of, error_of
 from squeeze.recipes.train.student import Opening, Student
 from squeeze.recipes.train.trainer import Steps, in_halves
 from squeeze.system.documents import read_object
@@ -64,7 +65,7 @@ class ByBlock(Steps):
             if not student.begin():
                 raise SqueezeError(f"{student.checkpoint.folder}: {student.opening.lacks}")
             self._need_disk()
-            self.rate = training.rate or rate_of(self._lost(), student.opening.rate)
+            self.rate = training.rate or rate_of(self._lost(tokens[:RATE_SEQUENCES]), student.opening.rate)
             self.save()
 
     def train(self, share: float, rate: float) -> float:
@@ -138,16 +139,36 @@ class ByBlock(Steps):
                 f"{free / 1e9:.1f} GB are free there: make room, or train on a machine with more memory"
             )
 
-    def _lost(self) -> list[float]:
-        """Return the divergence on each of the first sequences."""
-        few, outputs = self.tokens[:RATE_SEQUENCES].to(self.device), list[torch.Tensor]()
-        with tempfile.TemporaryDirectory(dir=self.work) as folder, torch.no_grad():
-            self._teach(few, Path(folder))
-            for _, _, run in forward(self.student, few, outputs.append):
+    def lost(self, tokens: torch.Tensor) -> list[float]:
+        """Return the divergence on each of some sequences, in nats a token."""
+        with self.cast:
+            return self._lost(tokens)
+
+    @torch.no_grad()
+    def _lost(self, tokens: torch.Tensor) -> list[float]:
+        ids, outputs = tokens.to(self.device), list[torch.Tensor]()
+        with tempfile.TemporaryDirectory(dir=self.work) as folder:
+            self._teach(ids, Path(folder))
+            for _, _, run in forward(self.student, ids, outputs.append):
                 run()
-            with head_of(self.student, few) as head:
+            with head_of(self.student, ids) as head:
                 pairs = ((head(x), self._teacher_logits(Path(folder), number)) for number, x in enumerate(outputs))
                 return [float(divergence_of(*pair)) for pair in pairs]
+
+    @torch.no_grad()
+    def agreements(self, ids: torch.Tensor) -> list[float]:
+        """Return the agreement of each block with the teacher's on a sequence [1, L] (distil.agreement_of)."""
+        found: list[float] = []
+        with tempfile.TemporaryDirectory(dir=self.work) as folder, self.cast:
+            states, calls = states_in(folder, self.teacher, ids), self.teacher.calls(ids)
+            runs = each_block(self.teacher, ids, calls, lambda number: states("hidden", number))
+            for number, (name, _, run) in enumerate(runs):
+                run()
+                block = self.student.load(name)
+                (x,), (expected,) = (list(states("hidden", one).read(self.device)) for one in (number, number + 1))
+                found.append(agreement_of(run_block(block, x, calls[number]), expected, x))
+                self.student.release(name)
+        return found
 
 
 def _error_backward(

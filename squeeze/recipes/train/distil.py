@@ -7,7 +7,7 @@ arXiv 2308.13137). trainer.py has the steps.
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,10 @@ from squeeze.checkpoint.renaming import renamed
 from squeeze.engine.network import find_blocks
 from squeeze.engine.pipeline import Progress
 from squeeze.errors import OptionError, SqueezeError
+from squeeze.integrations.opening import check_opens
 from squeeze.options import MOST_MINUTES
 from squeeze.packing import folder
+from squeeze.recipes.train.losses import agreement_of, divergence, error_of
 from squeeze.recipes.train.trainer import Loss, Trainer, halve_fixed
 from squeeze.system.documents import read_object
 
@@ -33,9 +35,6 @@ __all__ = [
     "Distillation",
     "Healing",
     "Training",
-    "divergence",
-    "divergence_of",
-    "error_of",
     "is_trained",
     "named",
     "rate_for",
@@ -45,17 +44,21 @@ __all__ = [
 
 RATE_SEQUENCES = 4
 STATE = "state.pt"  # of a training in memory, in its folder
-_ROWS = 16  # of logits
 Becomes = Callable[[str], torch.Tensor | None]  # of a checkpoint's tensor by its name; None where it stays
 
 
 @dataclass(frozen=True)
 class Healing:
-    """Result of a training: steps, seconds, and the loss of every step (KL divergence, or squared error of blocks)."""
+    """Result of a training: steps, seconds, and the loss of every step (KL divergence, or squared error of blocks).
+
+    `before` and `after` are the divergences on held-out sequences, in nats a token; None without any.
+    """
 
     steps: int
     losses: tuple[float, ...]
     seconds: float
+    before: float | None = None
+    after: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +134,22 @@ class Distillation(Trainer):
     def _divergence(self, ids: torch.Tensor) -> torch.Tensor:
         return divergence(self.student, self.teacher, ids)
 
+    def lost(self, tokens: torch.Tensor) -> list[float]:
+        """Return the divergence on each of some sequences, in nats a token."""
+        with torch.no_grad(), self.cast:
+            return [float(self._divergence(ids)) for ids in torch.split(tokens.to(self.device), 1)]
+
+    def agreements(self, ids: torch.Tensor) -> list[float]:
+        """Return the agreement of each block with the teacher's on a sequence [1, L] (agreement_of)."""
+        with torch.no_grad(), self.cast:
+            return [agreement_of(*outputs) for outputs in self._outputs(ids)]
+
     def _by_block(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the mean of error_of over blocks, each on the teacher's inputs, without gradients between blocks."""
+        return torch.stack([error_of(*outputs) for outputs in self._outputs(ids)]).mean()
+
+    def _outputs(self, ids: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """Yield the output of each of the student's blocks, that of the teacher's, and their input."""
         calls: list[tuple[torch.Tensor, torch.Tensor, tuple[Any, ...], dict[str, Any]]] = []
 
         def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
@@ -146,58 +163,9 @@ class Distillation(Trainer):
         finally:
             for hook in hooks:
                 hook.remove()
-        losses = []
         for name, (x, expected, args, kwargs) in zip(names, calls, strict=True):
             out = self.student.get_submodule(name)(x, *args, **kwargs)
-            losses.append(error_of(out[0] if isinstance(out, tuple) else out, expected, x))
-        return torch.stack(losses).mean()
-
-
-def error_of(student: torch.Tensor, teacher: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Return |y' - y|^2 / |y - x|^2 for input x, the teacher's output y and the student's output y'."""
-    error, size = (student.float() - teacher).square().sum(), (teacher.float() - x).square().sum()
-    return error / size.clamp(min=1e-12)
-
-
-def divergence(student: nn.Module, teacher: nn.Module, ids: torch.Tensor) -> torch.Tensor:
-    """Return KL(teacher || student) on a sequence [1, L], in nats a token."""
-    with torch.no_grad():
-        wanted = teacher(ids, use_cache=False).logits[0]
-    return divergence_of(student(ids, use_cache=False).logits[0], wanted)
-
-
-def divergence_of(logits: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-    """Return the mean of KL(softmax(wanted) || softmax(logits)) over rows, in nats; both are [L, V]."""
-    return _Divergence.apply(logits, expected)  # type: ignore[no-any-return, no-untyped-call]
-
-
-class _Divergence(torch.autograd.Function):
-    """The mean of KL(softmax(wanted) || softmax(logits)) over rows [L, V], some rows at a time.
-
-    That keeps temporaries in the cache, and stores only the gradient, softmax(logits) - softmax(wanted).
-    """
-
-    @staticmethod
-    def forward(ctx: Any, logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-        gradient, total = torch.empty_like(logits), torch.zeros((), device=logits.device)
-        for first in range(0, len(logits), _ROWS):
-            rows = slice(first, first + _ROWS)
-            f, w = logits[rows].float(), wanted[rows].float()
-            q, p = torch.softmax(f, -1), torch.softmax(w, -1)
-            total += (p * (w - f)).sum() + _log_partition(f, q) - _log_partition(w, p)
-            gradient[rows] = q.sub_(p)
-        ctx.save_for_backward(gradient.div_(len(logits)))
-        return total / len(logits)
-
-    @staticmethod
-    def backward(ctx: Any, *slopes: torch.Tensor) -> tuple[torch.Tensor, None]:
-        (gradient,) = ctx.saved_tensors
-        return gradient * slopes[0].to(gradient.dtype), None
-
-
-def _log_partition(logits: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
-    """Return the sum over rows of log sum exp(logits), from logits and their softmax."""
-    return (logits.amax(-1) - probabilities.amax(-1).log()).sum()
+            yield out[0] if isinstance(out, tuple) else out, expected, x
 
 
 @torch.no_grad()
@@ -223,15 +191,41 @@ def rate_of(lost: Sequence[float], factor: float) -> float:
     return factor * min(max(sum(lost) / len(lost), 0.0), 1.0)
 
 
-def named(student: nn.Module, trained: Mapping[str, torch.Tensor], target: Path) -> Becomes:
-    """Return a function of what a checkpoint's tensor becomes, from trained tensors by the model's names."""
+def named(
+    student: nn.Module, trained: Mapping[str, torch.Tensor], target: Path, modules: Mapping[str, str] | None = None
+) -> Becomes:
+    """Return a function of what a checkpoint's tensor becomes, from trained tensors by the model's names.
+
+    Args:
+        student: The model.
+        trained: Trained tensors.
+        target: The checkpoint.
+        modules: The model's names of modules whose stored tensors are not the model's, by the checkpoint's names.
+    """
     places, prefix = renamed(student, Checkpoint.open(target).files), f"{getattr(student, 'base_model_prefix', '')}."
     either = {**{name.removeprefix(prefix): value for name, value in trained.items()}, **trained}
-    return lambda name: either.get(places[name].target)
+
+    def becomes(name: str) -> torch.Tensor | None:
+        module, _, leaf = name.rpartition(".")
+        own = modules.get(module) if modules else None
+        return either.get(f"{own}.{leaf}" if own else places[name].target)
+
+    return becomes
 
 
-def replace_tensors(target: Path, work: Path, value: Becomes) -> None:
-    """Replace tensors of a folder by trained ones in their stored dtypes, in one step."""
+def replace_tensors(target: Path, work: Path, value: Becomes, out: Path | None = None) -> None:
+    """Write a folder with some tensors replaced by trained ones in their stored dtypes, in one step.
+
+    Args:
+        target: The folder.
+        work: Folder of the work.
+        value: Function of what a tensor becomes.
+        out: Folder to write, which its loader must open; None replaces `target`.
+
+    Raises:
+        SqueezeError: If none of the tensors was trained.
+        ModelError: If `out` would not load.
+    """
     checkpoint, parts, content = Checkpoint.open(target), Parts(work), work / folder.CONTENT
     shutil.rmtree(content, ignore_errors=True)
     content.mkdir()
@@ -246,8 +240,11 @@ def replace_tensors(target: Path, work: Path, value: Becomes) -> None:
         raise SqueezeError(f"{target}: none of its tensors was trained")
     parts.join(map(str, range(len(checkpoint.files))), content)
     copy_other_files(target, content)
-    _note(content)
-    folder.move_into_place(content, target, overwrite=True)
+    if out is None:
+        _note(content)
+    else:
+        check_opens(content, checkpoint, out)
+    folder.move_into_place(content, out or target, overwrite=True)
 
 
 def is_trained(target: Path) -> bool:

@@ -3,9 +3,9 @@
 Each block has a file with its values, Adam's moments, and the gradients of the current step.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +14,35 @@ from torch import nn
 
 from squeeze.checkpoint.architectures import LAST_NORM
 from squeeze.checkpoint.checkpoint import Checkpoint, View, disk_errors
-from squeeze.checkpoint.stored import Leaves, StoredForm
+from squeeze.checkpoint.stored import Expandable, StoredForm
 from squeeze.engine.network import Network
 from squeeze.recipes.train.trainer import adam
 
-__all__ = ["Opening", "Student", "norms"]
+__all__ = ["Names", "Opening", "Student", "expanding", "norms"]
+
+Names = Callable[[str], str]  # the checkpoint's name of a module, by its name in what is opened
 
 
 @dataclass(frozen=True)
 class Opening:
     """A way to train the weights of a stored form.
 
-    `form` is the stored form. `open` replaces layers of a block by trainable ones and returns their parameters by name.
-    `close` returns the stored tensors of such a block. `lacks` is the error for a folder with nothing to train. `rate`
-    is Adam's rate for each nat lost (distil.rate_for). `nbytes` is the memory of training for each weight of the
-    original.
+    `form` is the stored form whose layers `open` expects, or None if it replaces dense ones. `open` replaces layers of
+    a block by trainable ones and returns their parameters by name. `close` returns the stored tensors of such a block.
+    `lacks` is the error for a folder with nothing to train. `rate` is Adam's rate for each nat lost
+    (distil.rate_for). `nbytes` is the memory of training for each weight of the original. `places` has the model's name
+    of each of the checkpoint's modules that `close` stores by other tensors than a dense weight. `dense` returns a
+    checkpoint without a form as floats.
     """
 
-    form: StoredForm
-    open: Callable[[nn.Module], dict[str, nn.Parameter]]
+    form: StoredForm | None
+    open: Callable[[nn.Module, Names], dict[str, nn.Parameter]]
     close: Callable[[nn.Module], Mapping[str, torch.Tensor]]
     lacks: str
     rate: float
     nbytes: float
+    places: Mapping[str, str] = field(default_factory=dict)
+    dense: Callable[[Checkpoint], Checkpoint] = lambda checkpoint: checkpoint
 
 
 class Student(Network):
@@ -50,7 +56,7 @@ class Student(Network):
 
     def __init__(self, checkpoint: Checkpoint, opening: Opening, work: Path, device: str = "cpu") -> None:
         self.opening, self.work, self.step, self.trained = opening, work, 0, 0
-        super().__init__(checkpoint, device)
+        super().__init__(opening.dense(checkpoint), device)
         self.units = [*self.blocks, *(name for name in (LAST_NORM,) if name in self.outer())]
         self._bare = {name: deepcopy(self.module(name)) for name in self.blocks}
         self._opened: dict[str, dict[str, nn.Parameter]] = {}
@@ -64,11 +70,17 @@ class Student(Network):
     def _instantiate(self) -> Any:
         from squeeze.integrations.loading import leaves_of, place_layers  # transformers takes seconds to import
 
-        model = super()._instantiate()
+        model, form = super()._instantiate(), self.opening.form
+        if form is None:
+            return model
         infos = {name: self.checkpoint.info(name) for name in self.checkpoint.files}
-        leaves = leaves_of(self.opening.form, infos)
-        left = leaves.keys() - place_layers(self.opening.form, model, leaves)
-        self.checkpoint = _dense(self.checkpoint, self.opening.form, {name: leaves[name] for name in left})
+        leaves = leaves_of(form, infos)
+        left = leaves.keys() - place_layers(form, model, leaves)
+
+        def weight(module: str, tensors: dict[str, torch.Tensor]) -> Expandable:
+            return form.weight(module, {name.rpartition(".")[2]: tensor for name, tensor in tensors.items()})
+
+        self.checkpoint = expanding(self.checkpoint, {name: list(leaves[name]) for name in left}, weight)
         return model
 
     def load(self, name: str, narrow: nn.Module | None = None) -> nn.Module:
@@ -77,8 +89,10 @@ class Student(Network):
         if name in self._bare:
             self.model.set_submodule(name, deepcopy(self._bare[name]))
         module = super().load(name)
-        self.opening.form.settle(module)
-        self._opened[name] = self.opening.open(module) if name in self._bare else dict(module.named_parameters())
+        if self.opening.form is not None:
+            self.opening.form.settle(module)
+        names: Names = lambda leaf: self.stored_name(f"{name}.{leaf}")  # noqa: E731
+        self._opened[name] = self.opening.open(module, names) if name in self._bare else dict(module.named_parameters())
         if self._file(name).is_file():
             values = torch.load(self._file(name), weights_only=True)["values"]
             for key, parameter in self._opened[name].items():
@@ -153,7 +167,8 @@ class Student(Network):
 
         def value(source: str) -> torch.Tensor | None:
             nonlocal last
-            key = keys.get(source, "")
+            owner, _, leaf = source.rpartition(".")
+            key = f"{self.opening.places[owner]}.{leaf}" if owner in self.opening.places else keys.get(source, "")
             name = next((unit for unit in self.units if key.startswith(f"{unit}.")), "")
             if name and last[0] != name:
                 module = self.load(name)
@@ -171,22 +186,34 @@ class Student(Network):
         return self.work / f"{name}.gradients"
 
 
-def _dense(checkpoint: Checkpoint, form: StoredForm, modules: Mapping[str, Leaves]) -> Checkpoint:
-    """Return a checkpoint with some modules of a form made dense, such as experts that transformers merges."""
+def expanding(
+    checkpoint: Checkpoint,
+    modules: Mapping[str, list[str]],
+    weight: Callable[[str, dict[str, torch.Tensor]], Expandable],
+    turned: Collection[str] = (),
+) -> Checkpoint:
+    """Return a checkpoint with some modules made dense when they are loaded, such as experts that transformers merges.
+
+    Args:
+        checkpoint: The checkpoint.
+        modules: Leaves of each such module, by its name.
+        weight: Function of a module's name and its tensors by full name that returns the weight [O, I].
+        turned: Modules that store their dense weight as [I, O].
+    """
     views: dict[str, View] = {}
     for module, leaves in modules.items():
         names = [f"{module}.{leaf}" for leaf in leaves]
 
         def stored(module: str = module, names: list[str] = names) -> Any:
-            tensors = checkpoint.load(names, strict=False)
-            return form.weight(module, {name.rpartition(".")[2]: tensor for name, tensor in tensors.items()})
+            return weight(module, checkpoint.load(names, strict=False))
 
-        def read(index: int | None = None, stored: Callable[[], Any] = stored) -> torch.Tensor:
-            weight: torch.Tensor = stored().dequantize()
-            return weight if index is None else weight[index]
+        def read(index: int | None = None, stored: Callable[[], Any] = stored, turn: bool = module in turned) -> Any:
+            dense: torch.Tensor = stored().dequantize()
+            dense = dense.T.contiguous() if turn else dense
+            return dense if index is None else dense[index]
 
-        name = f"{module}.weight"
-        views[name] = View(name, "F32", tuple(stored().shape), read)
+        name, shape = f"{module}.weight", tuple(stored().shape)
+        views[name] = View(name, "F32", shape[::-1] if module in turned else shape, read)
     hidden = {f"{module}.{leaf}" for module, leaves in modules.items() for leaf in leaves}
     return checkpoint.showing(views, hidden)
 

@@ -86,7 +86,7 @@ def test_experts_stay_as_they_are_and_others_learn_the_same(tmp_path, monkeypatc
     for name in ("whole", "blocks"):
         if name == "blocks":
             short(monkeypatch)
-            monkeypatch.delattr("squeeze.recipes.train.retrain._in_memory")
+            monkeypatch.delattr("squeeze.recipes.train.retrain.Retraining._in_memory")
         done[name] = train(source, tmp_path / name, TOKENS, Training(minutes=5, steps=2, batch=2))
     assert done["blocks"].losses == pytest.approx(done["whole"].losses, rel=1e-4)
     wanted, found = (load_file(tmp_path / name / "model.safetensors") for name in done)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from squeeze.recipes.train import distil
+from squeeze.recipes.train import losses
 
 
 @pytest.mark.parametrize("rows", [1, 16, 37])
@@ -12,7 +12,7 @@ def test_the_divergence_is_that_of_the_definition(rows):
     generator = torch.Generator().manual_seed(3)
     one, wanted = (4 * torch.randn((rows, 50), generator=generator) for _ in range(2))
     one, other = (one.clone().requires_grad_() for _ in range(2))
-    found = distil._Divergence.apply(one, wanted)
+    found = losses._Divergence.apply(one, wanted)
     logs = [torch.log_softmax(logits, -1) for logits in (other, wanted)]
     expected = functional.kl_div(*logs, reduction="batchmean", log_target=True)
     for loss in (found, expected):

@@ -13,9 +13,10 @@ from squeeze.prune.sparsegpt import SparseGPT
 from squeeze.prune.stored import Sparse24Linear
 from squeeze.quant.gptq import GPTQ
 from squeeze.recipes.prune import recovered
-from squeeze.recipes.train import distil, trainer
+from squeeze.recipes.train import distil, losses, trainer
 from squeeze.recipes.train.distil import Training
-from squeeze.recipes.train.retrain import MaskedLinear, MaskLoRA, recover
+from squeeze.recipes.train.masked import MaskedLinear, MaskLoRA
+from squeeze.recipes.train.retrain import recover
 from tests.makers.layers import problem
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -125,7 +126,7 @@ def test_the_rate_suits_the_damage(tmp_path):
         squeeze.prune(source, Magnitude(pattern=Pattern.parse(folder.name.replace("-", ":"))), out=folder)
     teacher, *students = (load_model(folder) for folder in (source, *folders))
     little, much = (distil.rate_for(student, teacher, TOKENS, 1e-3) for student in students)
-    lost = sum(float(distil.divergence(students[0], teacher, ids[None])) for ids in TOKENS) / len(TOKENS)
+    lost = sum(float(losses.divergence(students[0], teacher, ids[None])) for ids in TOKENS) / len(TOKENS)
     assert 0 < little < much <= 1e-3
     assert little == pytest.approx(1e-3 * lost, rel=1e-4)
     assert distil.rate_for(teacher, teacher, TOKENS, 1e-3) == pytest.approx(0, abs=1e-8)
