@@ -40,6 +40,7 @@ MEASURES = {
     "stream": "weights of a training run sent as differences: bytes and time of a step, compared with bf16",
     "quantize": "perplexity, KL and bytes of each quantization method",
     "gguf": "GGUF files of each type, compared with llama.cpp's quantizer with an importance matrix",
+    "recover": "gap and KL of quantised models before and after training, in the same format",
     "prune": "gap, KL and packed bytes of each pruning method, compared with GPTQ",
     "factorize": "gap and bytes of each method of factorising, compared with GPTQ",
     "kv": "perplexity, KL, bits, bytes and time of each KV cache policy",

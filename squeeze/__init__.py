@@ -5,8 +5,8 @@ Files: `compress` and `decompress` bytes, `compress_stream` and `decompress_stre
 
 Checkpoints, lossless: `pack` and `unpack` a folder, `verify` it, `load` its tensors by name, `safe_open` single ones.
 
-Checkpoints, smaller: `quantize`, `prune`, `factorize`, store a fine-tune as a `delta`, and `densify` back to plain
-weights. `GPTQ`, `RTN` and `SparseGPT` are methods with options of their own.
+Checkpoints, smaller: `quantize`, `prune`, `factorize`, `recover` quality by training, store a fine-tune as a `delta`,
+and `densify` back to plain weights. `GPTQ`, `RTN` and `SparseGPT` are methods with options of their own.
 
 KV caches: `QuantizedKVCache`.
 
@@ -61,6 +61,7 @@ HOMES = {
     "pack": "squeeze.packing.pack",
     "prune": "squeeze.recipes.prune",
     "quantize": "squeeze.recipes.quantize",
+    "recover": "squeeze.recipes.recover",
     "safe_open": "squeeze.packing.safe_open",
     "train": "squeeze.codecs.stream.training",
     "unpack": "squeeze.packing.unpack",

@@ -35,6 +35,7 @@ from squeeze.recipes.densify import densify as densify
 from squeeze.recipes.factorize import factorize as factorize
 from squeeze.recipes.prune import prune as prune
 from squeeze.recipes.quantize import quantize as quantize
+from squeeze.recipes.recover import recover as recover
 from squeeze.recipes.reports.explanation.explain import explain as explain
 from squeeze.system.limits import Limits as Limits
 from squeeze.version import __version__ as __version__

@@ -53,13 +53,13 @@ def options_given(operation: Operation[Any], options: dict[str, Any]) -> dict[st
 def _options(operation: Operation[Any]) -> list[click.Parameter]:
     """Make click's options once for each state of the registry, since click compares parameters by identity."""
     state = tuple(operation.methods.items())
-    known = _made.get(operation.name)
+    known = _made.get(operation.settings)
     if known is None or known[0] != state:
-        _made[operation.name] = known = (state, _make_options(operation))
+        _made[operation.settings] = known = (state, _make_options(operation))
     return known[1]
 
 
-_made: dict[str, tuple[Any, list[click.Parameter]]] = {}
+_made: dict[type, tuple[Any, list[click.Parameter]]] = {}
 
 
 def _make_options(operation: Operation[Any]) -> list[click.Parameter]:

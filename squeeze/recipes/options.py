@@ -30,7 +30,9 @@ __all__ = [
     "PRUNE",
     "QUANTIZE",
     "RECOVER",
+    "RECOVER_FOLDER",
     "WHOLE",
+    "Calibrating",
     "Common",
     "Differing",
     "Factorizing",
@@ -40,12 +42,14 @@ __all__ = [
     "Pruning",
     "Quantizing",
     "Recovering",
+    "RecoveringFolder",
 ]
 
 
 GGUF = "gguf"  # the format that is a file
 FULL = "full"  # rotations, with those of a running network
 PEFT = "peft"  # the format of adapters
+FIXED, MOVE = "fixed", "move"  # codes of quantised weights in training
 AUTO = "auto"  # its type that is chosen for each matrix
 MIXTURES = (  # llama-quantize's (recipes/gguf/mixtures.py)
     *("Q2_K", "Q2_K_S", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K"),
@@ -54,8 +58,8 @@ MIXTURES = (  # llama-quantize's (recipes/gguf/mixtures.py)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Common(Checked):
-    """Options of every operation that changes weights (engine/calibration.py, engine/pipeline.py)."""
+class Calibrating(Checked):
+    """Options of the calibration set (engine/calibration.py)."""
 
     calibration: str | Path | torch.Tensor | Samples | None = option(
         None,
@@ -64,10 +68,16 @@ class Common(Checked):
     )
     samples: int = option(128, "Number of calibration sequences", least=1)
     sequence_length: int = option(512, "Tokens per calibration sequence", least=2)
+    seed: int = option(0, "Random seed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Common(Calibrating):
+    """Options of every operation that changes weights (engine/pipeline.py)."""
+
     bound: float | None = option(
         None, "Clip of each token's weight in the Hessian, at X times the median; default: none, 4 for q3_k", above=0
     )
-    seed: int = option(0, "Random seed")
     ignore: tuple[str, ...] = option((), "Modules to leave unchanged, by a part of their names, separated by commas")
     shared_experts: bool = option(False, "Compress shared experts, which see every token, too")
 
@@ -173,13 +183,22 @@ class Differing(Common):
 
 @dataclass(frozen=True, kw_only=True)
 class Recovering(Checked):
-    """Options of retraining what pruning kept (recipes/train/retrain.py)."""
+    """Options of retraining what pruning kept (recipes/train/retrain.py), or weights on grids (recipes/recover.py)."""
 
     minutes: float = option(20.0, "Longest training time, in minutes", least=0, most=MOST_MINUTES)
     steps: int | None = option(None, "Largest number of training steps; default: no limit", least=1)
+    codes: str = option(FIXED, "Codes of quantised weights: fixed, or move to neighbours", choices=(FIXED, MOVE))
+    blocks: float | None = option(
+        None, "Share of the time in which each block learns alone; default: 0.2 for quantised weights", least=0, most=1
+    )
     rank: int | None = option(None, "Rank of trained adapters; default: none, all kept weights are trained", least=1)
     rate: float | None = option(None, "Peak learning rate of Adam; default: chosen from the damage", above=0)
     batch: int = option(1, "Sequences per step", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecoveringFolder(Calibrating, Recovering):
+    """Options of `squeeze recover` (recipes/recover.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,5 +238,6 @@ QUANTIZE = Operation("quantize", Quantizing, QUANTISING, "gptq")
 PRUNE = Operation("prune", Pruning, PRUNING, "sparsegpt")
 FACTORIZE = Operation("factorize", Factorizing, ChainMap(FACTORISING, WHOLE), "plan")
 DELTA = Operation("delta", Differing)
-RECOVER = Operation("recover", Recovering)
+RECOVER = Operation("recover", Recovering)  # the step of a recipe, whose calibration is the recipe's
+RECOVER_FOLDER = Operation("recover", RecoveringFolder)
 PACK = Operation("pack", Packing)

@@ -119,7 +119,7 @@ def _trained(run: Run, settings: Recovering, tokens: torch.Tensor) -> Report:
     """Retrain a pruned folder and return its report."""
     report = Report.read(run.out)
     values = values_of(settings)
-    rank = values.pop("rank")
+    rank, _, _ = (values.pop(name) for name in ("rank", "codes", "blocks"))  # the last two are for codes
     shared: dict[str, Any] = {"resume": run.resume, "device": run.device, "progress": run.progress}
     done = recover(run.source, run.out, tokens, Training(seed=run.common.seed, **values, **shared), rank)
     report.settings |= {"recovery": f"{done.steps} steps"}

@@ -18,9 +18,10 @@ from squeeze.packing.pack import Totals, pack
 from squeeze.quant.bits import Bits
 from squeeze.recipes.densify import densify
 from squeeze.recipes.factorize import Task, factorize
-from squeeze.recipes.options import FACTORIZE, GGUF, PACK, PRUNE, QUANTIZE, RECOVER, Common
+from squeeze.recipes.options import FACTORIZE, FIXED, GGUF, PACK, PRUNE, QUANTIZE, RECOVER, RECOVER_FOLDER, Common
 from squeeze.recipes.prune import prune, recovered, requested_method
 from squeeze.recipes.quantize import quantize
+from squeeze.recipes.recover import has_codes, recover
 
 __all__ = ["STEPS", "Common", "Pack", "Pass", "Prune", "Quantize", "Step"]
 
@@ -160,35 +161,35 @@ class Factorize(Step):
 
 @dataclass(frozen=True)
 class Recover(Step):
-    """A step that retrains what pruning kept (recipes/train/retrain.py)."""
+    """A step that retrains what pruning kept (recipes/train/retrain.py), or weights on grids (recipes/recover.py)."""
 
     operation = RECOVER
     name: ClassVar[str] = "recover"
-    follows: ClassVar[tuple[str, ...] | None] = ("prune",)
+    follows: ClassVar[tuple[str, ...] | None] = ("prune", "quantize")
 
     def check_after(self, before: Step | None) -> None:
         super().check_after(before)
         if before is None:
-            raise SqueezeError("recover comes after prune, in the same recipe")
-        if isinstance(before, Prune) and (before.value("bits") is not None or before.value("dense")):
-            raise SqueezeError("recover takes neither quantised weights nor a dense folder")
+            raise SqueezeError("recover comes after prune or quantize, in the same recipe")
+        if isinstance(before, Prune) and before.value("dense"):
+            raise SqueezeError("recover takes no dense folder")
+        codes = isinstance(before, Quantize) or (isinstance(before, Prune) and before.value("bits") is not None)
+        if not codes and (self.value("codes") != FIXED or self.value("blocks") is not None):
+            raise SqueezeError("`codes` and `blocks` are for quantised weights")
 
     def run(self, source: Path, out: Path, this_pass: Pass) -> Report:
+        options = {**self.values, **values_of(this_pass.common)}
+        shared: dict[str, Any] = {"device": this_pass.device, "progress": this_pass.progress}
         with _readable(out, this_pass.next_step, "sparse") as written:
+            if has_codes(source):
+                own = {key: options[key] for key in RECOVER_FOLDER.options() if key in options}
+                return recover(source, base=this_pass.original, out=written, overwrite=True, **own, **shared)
             if not written.exists():
                 unfinished = out.with_name(f"{out.name}.unfinished")
                 rmtree(unfinished, ignore_errors=True)
                 copytree(source, unfinished)
                 unfinished.rename(written)
-            common = values_of(this_pass.common)
-            return recovered(
-                this_pass.original,
-                written,
-                **self.values,
-                **common,
-                device=this_pass.device,
-                progress=this_pass.progress,
-            )
+            return recovered(this_pass.original, written, **options, **shared)
 
 
 @dataclass(frozen=True)

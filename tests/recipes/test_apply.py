@@ -90,7 +90,8 @@ WRONG = {
     "step 2: prune cannot follow quantize": {"steps": ["quantize", "prune"]},
     "step 2: prune after pack: pack comes last": {"steps": ["pack", "prune"]},
     "step 1: recover comes after prune": {"steps": ["recover"]},
-    "step 2: recover takes neither quantised weights": {"steps": [{"prune": {"bits": 4}}, "recover"]},
+    "step 2: recover takes no dense folder": {"steps": [{"prune": {"dense": True}}, "recover"]},
+    "step 2: `codes` and `blocks` are for quantised weights": {"steps": ["prune", {"recover": {"codes": "move"}}]},
 }
 
 
@@ -156,6 +157,13 @@ def test_steps_that_cannot_join_read_each_others_folder(tmp_path, model, text):
     assert {layer.pattern for layer in reports[1].layers} == {"2:4"}
     assert torch.isfinite(logits(tmp_path / "out")).all()
     assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("steps", [["quantize"], [{"prune": {"pattern": "2:4"}}, {"quantize": {"bits": 4}}]])
+def test_codes_are_recovered_in_a_step(tmp_path, model, text, steps):
+    recover = {"recover": {"steps": 2, "codes": "move"}}
+    report = apply(recipe(*steps, recover, calibration=str(text)), model, tmp_path / "out")[-1]
+    assert report.settings["recovery"]["steps"] == 2 and report.target == str(tmp_path / "out")
 
 
 def test_recovery_is_a_step(tmp_path, model, text):

@@ -1,0 +1,122 @@
+"""Measure what recovery brings: gap and KL of a quantised model before and after training, at the same bytes.
+
+Calibration text is text/wiki.calibration.raw, evaluation text is text/wiki.eval.raw, and the model is that of
+small_models.py. A row without a recipe of training is the result of quantize or prune as it is; every other row trains
+that of its `base`. Quantised folders are kept in WORK for later rows. Trained folders are checked first: the tensors
+have the same names, types and shapes, and weights under a mask stay zero.
+"""
+
+import argparse
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import squeeze
+from bench.measure import Measure, Row, minutes, option
+from bench.shared.small_models import OPTIONS, Bench, compared_with_base
+from bench.tables import Column, Listing, percent
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.integrations.forms import open_stored
+from squeeze.prune.sparsegpt import SparseGPT
+from squeeze.quant.gptq import GPTQ
+
+GROUP = 64
+BASES: dict[str, Any] = {
+    "gptq-asym-2": GPTQ(bits=2, group_size=GROUP, symmetric=False),
+    "gptq-asym-3": GPTQ(bits=3, group_size=GROUP, symmetric=False),
+    "sparsegpt-2:4+4": SparseGPT(quantizer=GPTQ(bits=4, group_size=GROUP)),
+}
+TRAININGS: dict[str, dict[str, Any]] = {"scales": {}, "codes": {"codes": "move"}}
+
+
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    bench = Bench(options, "recover")
+    names = [row for base in BASES for row in (base, *(f"{base}, {training}" for training in TRAININGS))]
+    yield from bench.run(names, lambda name: measure(bench, name))
+
+
+def quantised(bench: Bench, base: str) -> Path:
+    """Return the folder that a row of `base` trains. It is made if it is missing."""
+    out, method = bench.work / f"base-{base.replace(':', '-')}", BASES[base]
+    if not out.is_dir():
+        shared = {"out": out, "calibration": bench.calibration, "samples": bench.args.samples, "resume": True}
+        if isinstance(method, GPTQ):
+            squeeze.quantize(bench.original, method, format="squeeze", **shared)
+        else:
+            squeeze.prune(bench.original, method, **shared)
+    return out
+
+
+def recovered(bench: Bench, base: str, training: str, out: Path) -> Row:
+    """Train the folder of a base, and return the steps and the divergence on held-out sequences."""
+    length = {"minutes": bench.args.minutes, "steps": bench.args.steps}
+    report = squeeze.recover(
+        quantised(bench, base),
+        base=bench.original,
+        out=out,
+        calibration=bench.calibration,
+        samples=bench.args.samples,
+        overwrite=True,
+        **length,
+        **TRAININGS[training],
+    )
+    found = report.settings["recovery"]
+    return {"steps": found["steps"], "held_out_kl": found["kl"]}
+
+
+def check(source: Path, out: Path) -> None:
+    """Exit if a trained folder does not have the form of the one that it was made of."""
+    one, other = Checkpoint.open(source), Checkpoint.open(out)
+    assert one.files.keys() == other.files.keys()
+    assert one.config == other.config
+    before, after = open_stored(one), open_stored(other)
+    for module, leaves in before.modules.items():
+        names = [f"{module}.{leaf}" for leaf in leaves]
+        pairs = (before, one), (after, other)
+        old, new = (stored.weight(module, made.load(names, strict=False)) for stored, made in pairs)
+        assert old.shape == new.shape, module
+        if hasattr(old, "mask"):
+            assert bool((old.mask == new.mask).all()), module
+
+
+def measure(bench: Bench, name: str) -> Row:
+    base, _, training = name.partition(", ")
+    started, out, known = time.perf_counter(), bench.work / f"out-{name.replace(':', '-')}", dict[str, Any]()
+    source = quantised(bench, base)
+    if training:
+        known = recovered(bench, base, training, out)
+        check(source, out)
+    seconds = round(time.perf_counter() - started)
+    checkpoint = Checkpoint.open(source)
+    found = bench.quality(out if training else source)
+    if training:
+        shutil.rmtree(out)
+    return {"base": base, "bytes": checkpoint.bytes_of(checkpoint.files), **known, **found, "seconds": seconds}
+
+
+MEASURE = Measure(
+    rows,
+    key=("name", "samples", "windows"),
+    needs=("a corpus", "the bundled model"),
+    time=3600,
+    options=(
+        *OPTIONS,
+        option("--minutes", type=minutes, default=15, help="minutes of training, default: 15"),
+        option("--steps", type=int, help="steps of training, in place of minutes"),
+    ),
+    tables={
+        "recover": Listing(
+            (
+                Column("row", "name"),
+                Column("sequences", "samples"),
+                Column("steps", "steps"),
+                Column("gap", "gap", ".3f"),
+                Column("KL", "kl", ".3f"),
+                Column("share of the gap before", percent("of base", 0)),
+            ),
+            prepare=compared_with_base,
+        )
+    },
+)
