@@ -88,10 +88,12 @@ def list_models(folder: Path, as_json: bool) -> None:
 @_name
 @click.argument("target", metavar="OUT", type=options.PATH)
 @options.force("an existing OUT")
+@click.option("--without-weights", is_flag=True, help="Only the other files, such as config.json and the tokenizer")
 @options.threads
-def get(folder: Path, name: str, target: Path, force: bool, threads: int) -> None:
+def get(folder: Path, name: str, target: Path, force: bool, without_weights: bool, threads: int) -> None:
     """Restore a model, byte for byte."""
-    _store(folder).get(name, target, overwrite=force, threads=threads or machine.available_cores())
+    threads = threads or machine.available_cores()
+    _store(folder).get(name, target, overwrite=force, threads=threads, weights=not without_weights)
 
 
 @command()

@@ -17,8 +17,8 @@ from torch.nn import functional
 from squeeze.checkpoint.linear import PreparedCache
 from squeeze.packing import device_decode
 from squeeze.packing.device_decode.together import Together
-from squeeze.packing.load import prepare
 from squeeze.packing.record import Record
+from squeeze.packing.weights import prepare
 
 __all__ = [
     "Buffers",

@@ -20,8 +20,8 @@ from transformers.core_model_loading import ConversionOps
 
 from squeeze.integrations.coded_layers import Buffers, Casting, threads_for
 from squeeze.packing import device_decode
-from squeeze.packing.load import prepare
 from squeeze.packing.record import Record
+from squeeze.packing.weights import prepare
 
 __all__ = [
     "CodedExperts",

@@ -33,8 +33,8 @@ from squeeze.integrations.conversions import converters
 from squeeze.integrations.forms import FORMS
 from squeeze.integrations.load_options import current
 from squeeze.integrations.packed import Payloads, is_packed
-from squeeze.packing.load import torch_dtype
 from squeeze.packing.record import Record
+from squeeze.packing.weights import torch_dtype
 from squeeze.prune.delta.base import BaseWeights, is_transposed
 from squeeze.prune.delta.stored import DeltaForm, DeltaLinear
 

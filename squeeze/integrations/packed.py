@@ -28,9 +28,9 @@ from squeeze.packing import container
 from squeeze.packing.base import Base
 from squeeze.packing.chain import checkpoint_of
 from squeeze.packing.container import PackedFile
-from squeeze.packing.load import torch_shape
 from squeeze.packing.others import Others
 from squeeze.packing.record import Record
+from squeeze.packing.weights import torch_shape
 from squeeze.system.limits import Limits
 from squeeze.system.machine import MappedFiles, trim_memory
 

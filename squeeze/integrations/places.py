@@ -15,9 +15,9 @@ from squeeze.checkpoint.safetensors import Bytes
 from squeeze.integrations.coded_layers import Buffers, CodedWeight
 from squeeze.integrations.experts import CodedExperts, ConvertedExperts, JoinedExperts, Part, convert
 from squeeze.packing import device_decode
-from squeeze.packing.load import prepare, shaped, torch_dtype, torch_shape
 from squeeze.packing.others import Others
 from squeeze.packing.record import Record, naming, other_checksum
+from squeeze.packing.weights import prepare, shaped, torch_dtype, torch_shape
 from squeeze.system.parallel import ordered_map
 
 __all__ = ["PackedTensor", "Place", "compare", "compare_coded", "decoded", "merged"]

@@ -24,9 +24,9 @@ from squeeze.checkpoint import safetensors as tensorfile, torch_file
 from squeeze.errors import FormatError, LimitError, SqueezeError, escaped
 from squeeze.packing import container
 from squeeze.packing.device_decode import TORCH_DTYPES
-from squeeze.packing.load import torch_shape
 from squeeze.packing.sources import SUFFIX
 from squeeze.packing.unpack import unpack
+from squeeze.packing.weights import torch_shape
 
 __all__ = ["register", "restored", "scratch_folder"]
 

@@ -1,64 +1,98 @@
 """Packed checkpoints in torch: tensors stay coded in memory and are decoded on access."""
 
-from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 
-from squeeze.checkpoint.safetensors import Tensor, named
+from squeeze.checkpoint.safetensors import Tensor
 from squeeze.checkpoint.weight_files import own_files
-from squeeze.errors import FormatError, LimitError, SqueezeError, escaped, printable
+from squeeze.errors import FormatError, LimitError, OptionError, escaped, printable
 from squeeze.options import size_of
-from squeeze.packing import container, device_decode, folder
+from squeeze.packing import container, folder
 from squeeze.packing.base import Base
 from squeeze.packing.container import PackedFile
-from squeeze.packing.device_decode import Prepared
 from squeeze.packing.others import Others
 from squeeze.packing.record import Record, naming
 from squeeze.packing.sources import may_be_coded
+from squeeze.packing.store.load import load as load_from_store
+from squeeze.packing.store.store import Store, is_store
 from squeeze.packing.tensors.content import Content, InFile, whole
+from squeeze.packing.weights import Entry, Weights, stays_coded
 from squeeze.system.binary import Positional
 from squeeze.system.limits import Limits
-from squeeze.system.storage import path_of
+from squeeze.system.storage import local_path, path_of
+
+__all__ = ["load"]
+
+_NAMED = 3  # models listed in a message
 
 
 def load(
     path: Path | str,
     device: str = "cpu",
     *,
+    model: str | None = None,
     base: Path | str | None = None,
     threads: int = 1,
     limits: Limits | None = None,
     resident: int | str = 0,
-) -> "Weights":
-    """Open a packed file or folder as a mapping from names to tensors, which are decoded on each access.
+) -> Weights:
+    """Open a packed file or folder, or a model of a store, as a mapping from names to tensors, which are decoded on
+    each access.
 
     The payloads are read into the memory of `device` at once; a GPU decodes them there. Tensors of the archive level,
     on a GPU those of the fast level, and differences are decoded at once and kept decoded. A tensor's checksum is
     compared when it is first decoded, which copies it from a GPU once; `squeeze.verify` compares all.
 
     Args:
-        path: a file or folder, or a URL of fsspec.
+        path: a file or folder, or a URL of fsspec; or the folder of a store.
         device: torch device for payloads and tensors.
+        model: the name of the model if `path` is a store.
         base: the checkpoint that a difference needs; found in the folder of `path` if not given.
         threads: threads that decode a tensor on the CPU.
         limits: bounds of memory and output.
         resident: bytes, or a text such as "2G". Tensors, in order, that fit into them are decoded now and kept, and
             every access returns the same one.
 
-    Raises OptionError for another text, FormatError if `path` is not packed, DamagedError, and LimitError.
+    Raises OptionError for another text, FormatError if `path` is neither packed nor a store, DamagedError, and
+    LimitError.
 
     >>> weights = load("my-model-packed", device="cuda")  # doctest: +SKIP
+    >>> tuned = load("my-store", model="my-model-tuned")  # doctest: +SKIP
     >>> weights["lm_head.weight"].shape  # doctest: +SKIP
     """
-    path = path_of(path)
+    path, limits = path_of(path), limits or Limits()
     resident_size = size_of(resident) if isinstance(resident, str) else resident
+    if model is not None or is_store(path):
+        weights = _from_store(path, model, device, threads, limits, base)
+    else:
+        weights = _from_files(path, device, base, threads, limits, resident_size)
+    weights.keep(resident_size)
+    return weights
+
+
+def _from_store(
+    path: Path, model: str | None, device: str, threads: int, limits: Limits, base: Path | str | None
+) -> Weights:
+    """Load a model of a store. Raises OptionError if no model, or a base is named."""
+    store = Store(local_path(path), limits)
+    if model is None:
+        known = ", ".join(map(printable, store.names()[:_NAMED])) or "no model"
+        raise OptionError(f"{escaped(str(path))}: is a store: name one of its models (model=...): it has {known}")
+    if base is not None:
+        raise OptionError("a store has the bases of its differences: leave out base")
+    return load_from_store(store, model, device, threads)
+
+
+def _from_files(
+    path: Path, device: str, base: Path | str | None, threads: int, limits: Limits, resident_size: int
+) -> Weights:
+    """Load packed files, all of a folder. resident_size: bytes that will be kept decoded, for the limits."""
     found = folder.files_to_take(path)
     names = [name for name in found if not name or name.endswith(folder.SUFFIX)]
     if not names:
         raise _no_weights(path)
-    limits = limits or Limits()
     base_weights = Base.needed(path, base, limits)
     entries: dict[Path, dict[str, Entry]] = {}
     memory = raw = 0
@@ -77,9 +111,7 @@ def load(
         except (FormatError, LimitError) as error:
             raise type(error)(f"{escaped(str(place))}: {error}") from None
     own = own_files(entries, folder.indexes_in(path, found))
-    weights = Weights({name: entries[place][name] for name, place in own.items()}, threads)
-    weights.keep(resident_size)
-    return weights
+    return Weights({name: entries[place][name] for name, place in own.items()}, threads)
 
 
 def _no_weights(path: Path) -> FormatError:
@@ -92,93 +124,12 @@ def _no_weights(path: Path) -> FormatError:
 def _resident_bytes(packed: PackedFile) -> int:
     """Return the bytes that stay in memory."""
     pairs = zip(packed.file.tensors, packed.description.records, strict=True)
-    return sum(tensor.size if _stays_coded(record, "cpu") else record.size for tensor, record in pairs)
-
-
-def _stays_coded(record: Record, device: str) -> bool:
-    """Return whether a tensor stays coded and is decoded on each access."""
-    return record.coding.stays_coded and not (record.coding.cpu_only and torch.device(device).type != "cpu")
+    return sum(tensor.size if stays_coded(record, "cpu") else record.size for tensor, record in pairs)
 
 
 def _check_base(packed: PackedFile, base: Base | None) -> None:
     if base and packed.description.base:
         base.check(packed.description.base)
-
-
-class Entry:
-    """A tensor with its record, and its payload, or its values if it does not stay coded."""
-
-    def __init__(self, name: str, record: Record, payload: torch.Tensor, stays_coded: bool):
-        self.name = name
-        self.record = record
-        self.payload = payload  # uint8
-        self._prepared = prepare(payload, record) if stays_coded else None
-        self._checked = False
-        self._decoded: torch.Tensor | None = None
-
-    @property
-    def nbytes(self) -> int:
-        return self.payload.nbytes
-
-    def decode_for_good(self, threads: int = 1) -> int:
-        """Decode a coded tensor for good; return the bytes that it takes."""
-        if self._prepared is None:
-            return 0
-        self._decoded = self.decode(threads=threads)
-        self.payload, self._prepared = self._decoded.view(-1).view(torch.uint8), None
-        return self.record.size
-
-    def decode(self, out: torch.Tensor | None = None, threads: int = 1) -> torch.Tensor:
-        """Return the tensor, in the memory of `out` (contiguous, of the same size) if given."""
-        if self._decoded is not None and out is None:
-            return self._decoded
-        dtype = torch_dtype(self.record.dtype, self.name)
-        if not self.record.size:  # torch cannot view nothing as another type
-            return torch.empty(torch_shape(self.record), dtype=dtype, device=self.payload.device)
-        if self._prepared is None:
-            values = self.payload.clone() if out is None else out.view(-1).view(self.payload.dtype).copy_(self.payload)
-            return self._compared(shaped(values, self.record, dtype))
-        with naming(self.name):
-            decoded = device_decode.decode(self._prepared, out, threads)
-        return self._compared(shaped(decoded, self.record, dtype))
-
-    def _compared(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the values after comparing their checksum once. Raises DamagedError."""
-        if not self._checked:
-            self.record.check(values.view(-1).view(torch.uint8).cpu().numpy(), self.name)
-            self._checked = True
-        return values
-
-
-def prepare(payload: torch.Tensor, record: Record) -> Prepared:
-    """Parse a payload for decoding on its device. Raises DamagedError."""
-    return device_decode.prepare(payload, record.layout, record.size, record.coding.cpu_only)
-
-
-def torch_dtype(dtype: str, name: str) -> torch.dtype:
-    """Return torch's type of a safetensors dtype. Raises FormatError if it has none."""
-    if dtype not in device_decode.TORCH_DTYPES:
-        raise FormatError(f"{named(name)}: torch has no type for {dtype}")
-    return device_decode.TORCH_DTYPES[dtype]
-
-
-def torch_shape(record: Record) -> tuple[int, ...]:
-    """Return the shape of a tensor in torch, where an element of F4 is two numbers.
-
-    Raises FormatError if a row of F4 has an odd number of them.
-    """
-    if record.dtype != "F4":
-        return record.shape
-    if not record.shape or record.shape[-1] % 2:
-        raise FormatError(
-            f"a tensor of F4 with the shape {list(record.shape)} cannot be loaded: torch stores two numbers in a byte"
-        )
-    return (*record.shape[:-1], record.shape[-1] // 2)
-
-
-def shaped(values: torch.Tensor, record: Record, dtype: torch.dtype) -> torch.Tensor:
-    """Return decoded values, perhaps of another dtype with the same bits, as the tensor that was packed."""
-    return values.view(torch.uint8).view(dtype).view(torch_shape(record))
 
 
 def _entries(packed: PackedFile, device: str, others: Others, threads: int) -> dict[str, Entry]:
@@ -195,7 +146,7 @@ def _entry(tensor: Tensor, record: Record, payload: Content, device: str, others
     with ExitStack() as opened:
         if found := others.payload_of(tensor, record, opened):
             payload, record = found
-        is_coded, other = _stays_coded(record, device), others.content_for(record, name, "", opened)
+        is_coded, other = stays_coded(record, device), others.content_for(record, name, "", opened)
         with naming(name):
             is_ready = is_coded or record.coding.is_stored
             data = whole(payload if is_ready else record.decode_parts(payload, other, threads), threads)
@@ -203,38 +154,3 @@ def _entry(tensor: Tensor, record: Record, payload: Content, device: str, others
     if not is_ready:
         record.check(data, name)
     return entry
-
-
-class Weights(Mapping[str, torch.Tensor]):
-    """A loaded checkpoint. `weights[name]` decodes a tensor unless it is resident; `decode` does so into a buffer."""
-
-    def __init__(self, entries: dict[str, Entry], threads: int = 1):
-        self.entries = entries
-        self.threads = threads
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        return self.entries[name].decode(threads=self.threads)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.entries)
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def decode(self, name: str, out: torch.Tensor) -> torch.Tensor:
-        """Decode the tensor `name` into the memory of `out`, a contiguous tensor of the same size and device."""
-        if out.nbytes != self.entries[name].record.size or not out.is_contiguous():
-            size = self.entries[name].record.size
-            raise SqueezeError(f"{named(name)} needs a contiguous buffer of {size} bytes, not {out.nbytes}")
-        return self.entries[name].decode(out, self.threads)
-
-    def keep(self, size: int) -> None:
-        """Decode tensors for good, in order, as long as they fit into `size` bytes."""
-        for entry in self.entries.values():
-            if entry.record.size <= size:
-                size -= entry.decode_for_good(self.threads)
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of memory of the payloads."""
-        return sum(entry.nbytes for entry in self.entries.values())

@@ -194,7 +194,7 @@ class SafeOpen:
             return (lambda data, shape: data.view(kind).reshape(shape)), record.shape
         import torch
 
-        from squeeze.packing.load import torch_dtype, torch_shape
+        from squeeze.packing.weights import torch_dtype, torch_shape
 
         try:
             dtype = torch_dtype(record.dtype, name)

@@ -5,10 +5,10 @@ import torch
 from squeeze.checkpoint.safetensors import fits, named
 from squeeze.errors import DamagedError
 from squeeze.packing.codings import STORED
-from squeeze.packing.load import Entry as Loaded, Weights
 from squeeze.packing.record import Record
 from squeeze.packing.store.models import Entry
 from squeeze.packing.store.store import Store
+from squeeze.packing.weights import Entry as Loaded, Weights, stays_coded
 
 __all__ = ["load"]
 
@@ -27,7 +27,8 @@ def load(store: Store, name: str, device: str = "cpu", threads: int = 1) -> Weig
     Raises SqueezeError if the store does not have the model, and DamagedError if an object of it is damaged.
     """
     files = [file for file in store.model(name).files.values() if file.is_safetensors]
-    entries = {one.name: _loaded(store, one, device, threads) for file in files for one in file.tensors}
+    with store.held():
+        entries = {one.name: _loaded(store, one, device, threads) for file in files for one in file.tensors}
     return Weights(entries, threads)
 
 
@@ -37,7 +38,7 @@ def _loaded(store: Store, entry: Entry, device: str, threads: int) -> Loaded:
     if not fits(entry.dtype, entry.shape, record.size):
         raise DamagedError(f"{named(entry.name)}: object {entry.key[:16]} has another size")
     like = Record(entry.dtype, entry.shape, record.coding, record.checksum, record.length)
-    stays = record.coding.stays_coded and not (record.coding.cpu_only and torch.device(device).type != "cpu")
+    stays = stays_coded(record, device)
     if stays and like.layout == record.layout:
         data = store.objects.payload(entry.key, header)
     else:

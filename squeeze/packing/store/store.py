@@ -35,11 +35,13 @@ from squeeze.system import documents
 from squeeze.system.binary import Positional
 from squeeze.system.limits import Limits
 from squeeze.system.moving import in_the_way, sync
+from squeeze.system.storage import remote
 from squeeze.system.work import scratch_folder
 
-__all__ = ["Listed", "Store"]
+__all__ = ["Listed", "Store", "is_store"]
 
 _FORMAT = {"format": 1}
+_DESCRIPTION = "store.json"
 _PIECE = 1 << 26  # bytes of a copied file in one object
 _NAMED = 3
 
@@ -54,6 +56,11 @@ class Listed:
     name: str
     size: int
     alone: int
+
+
+def is_store(path: Path) -> bool:
+    """Return whether a folder of a disk is a store."""
+    return not remote(path) and (path / _DESCRIPTION).is_file() and (path / "models").is_dir()
 
 
 class Store:
@@ -137,22 +144,40 @@ class Store:
         self._check()
         return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
 
-    def get(self, name: str, target: Path | str, *, overwrite: bool = False, threads: int = 1) -> Totals:
-        """Restore a model to a folder or file, byte for byte. Raises DamagedError if an object is damaged."""
+    def get(
+        self, name: str, target: Path | str, *, overwrite: bool = False, threads: int = 1, weights: bool = True
+    ) -> Totals:
+        """Restore a model to a folder or file, byte for byte.
+
+        Args:
+            name: the model's name in the store.
+            target: the folder or file.
+            overwrite: whether an existing one is replaced.
+            threads: threads that decode.
+            weights: whether files with tensors are restored. Without them a folder has config.json and the tokenizer,
+                which a server needs that reads the weights from the store.
+
+        Raises DamagedError if an object is damaged, and SqueezeError if nothing would be left without weights.
+        """
         target = Path(target)
         model = self.model(name)
+        files = {label: file for label, file in model.files.items() if weights or not file.tensors}
+        if not files:
+            raise SqueezeError(f"model {printable(repr(name))} has only weights: restore it with them")
         if not target.parent.is_dir():
             raise SqueezeError(f"the folder {target.parent} does not exist")
         if os.path.lexists(target) and not overwrite:
             raise in_the_way(target)
         with scratch_folder(target) as work, self._locked(fcntl.LOCK_SH):
             content = work / folder.CONTENT
-            for label, file in model.files.items():
+            for label, file in files.items():
                 path = folder.place(content, label)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 self._restore(name, label, file, path, threads)
             folder.move_into_place(content, target, overwrite)
-        return Totals(model.size, sum(self.objects.place(key).stat().st_size for key in model.keys))
+        keys = {key for file in files.values() for key in file.keys}
+        size = sum(file.size for file in files.values())
+        return Totals(size, sum(self.objects.place(key).stat().st_size for key in keys))
 
     def tensor(self, name: str, tensor: str) -> tuple[Entry, Bytes]:
         """Return a tensor of a model's safetensors: its description, and its bytes."""
@@ -161,6 +186,13 @@ class Store:
                 if entry.name == tensor:
                     return entry, self.objects.read(entry.key)
         raise SqueezeError(f"model {printable(repr(name))} has no tensor {printable(repr(tensor))}")
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep `gc` and `remove` of other processes waiting while objects are read."""
+        self._check()
+        with self._locked(fcntl.LOCK_SH):
+            yield
 
     def remove(self, name: str) -> None:
         """Remove a model. Its objects stay until `gc`."""
@@ -218,13 +250,13 @@ class Store:
             raise SqueezeError(f"{escaped(str(self.path))} is not a store and not empty: choose another folder")
         for place in (self.path, self._models, self._temporary, self.objects.path):
             place.mkdir(exist_ok=True)
-        if not (self.path / "store.json").exists():
-            self._put(self.path / "store.json", json.dumps(_FORMAT).encode())
+        if not (self.path / _DESCRIPTION).exists():
+            self._put(self.path / _DESCRIPTION, json.dumps(_FORMAT).encode())
 
     def _check(self) -> None:
         """Raise FormatError if the folder is not a store."""
         try:
-            described = documents.read_object(self.path / "store.json")
+            described = documents.read_object(self.path / _DESCRIPTION)
         except (OSError, FormatError):
             raise FormatError(f"{escaped(str(self.path))}: not a store: `squeeze store add` makes one") from None
         if described != _FORMAT:

@@ -14,7 +14,7 @@ from squeeze.checkpoint.safetensors import named
 from squeeze.errors import DamagedError, FormatError, ModelError, SqueezeError, escaped, printable
 from squeeze.packing.base import Base
 from squeeze.packing.chain import Hashes
-from squeeze.packing.load import shaped, torch_dtype
+from squeeze.packing.weights import shaped, torch_dtype
 from squeeze.system import storage
 from squeeze.system.limits import Limits
 

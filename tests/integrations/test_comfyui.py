@@ -1,0 +1,154 @@
+"""ComfyUI's node, against stand-ins of the interfaces of ComfyUI that it uses."""
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import squeeze
+from squeeze.errors import FormatError, SqueezeError
+from squeeze.integrations import comfyui
+from squeeze.integrations.comfyui import CodedTensor, LoadPacked
+
+pytestmark = pytest.mark.usefixtures("in_folder")
+
+
+class manual_cast:
+    """Operations that cast weights to their input's dtype."""
+
+    class Linear(nn.Linear):
+        weight_function = bias_function = ()
+
+    LayerNorm = nn.LayerNorm
+
+
+class Network(nn.Module):
+    def __init__(self, ops):
+        super().__init__()
+        self.first = ops.Linear(128, 512, dtype=torch.bfloat16)
+        self.norm = ops.LayerNorm(512, dtype=torch.bfloat16)
+        self.second = ops.Linear(512, 256, bias=False, dtype=torch.bfloat16)
+        self.last = ops.Linear(256, 8, dtype=torch.bfloat16)  # too small to stay coded
+
+    def forward(self, x):
+        return self.last(self.second(self.norm(self.first(x))))
+
+
+def load_diffusion_model_state_dict(sd, model_options):
+    """Detect a model by its shapes, as ComfyUI does, and load it."""
+    if "first.weight" not in sd or sd["first.weight"].shape != (512, 128):
+        return None
+    assert sum(tensor.nelement() for tensor in sd.values()) > 0
+    made = Network(model_options["custom_operations"])
+    missing, unexpected = made.load_state_dict(sd, strict=False)
+    assert not missing
+    assert not unexpected
+    return made
+
+
+@pytest.fixture(autouse=True)
+def comfy(monkeypatch):
+    content = {
+        "comfy": {},
+        "comfy.ops": {"manual_cast": manual_cast},
+        "comfy.sd": {"load_diffusion_model_state_dict": load_diffusion_model_state_dict},
+        "folder_paths": {
+            "get_filename_list": lambda kind: [path.name for path in sorted(Path(kind).glob("*.safetensors"))],
+            "get_full_path_or_raise": lambda kind, name: str(Path(kind, name)),
+        },
+    }
+    for name, members in content.items():
+        module = ModuleType(name)
+        vars(module).update(members)
+        monkeypatch.setitem(sys.modules, name, module)
+    sys.modules["comfy"].ops, sys.modules["comfy"].sd = sys.modules["comfy.ops"], sys.modules["comfy.sd"]
+
+
+@pytest.fixture
+def original():
+    torch.manual_seed(0)
+    made = Network(manual_cast)
+    Path("diffusion_models").mkdir()
+    save_file(made.state_dict(), "model.safetensors")
+    squeeze.pack("model.safetensors", "diffusion_models/packed.safetensors")
+    return made
+
+
+def loaded(name: str = "packed.safetensors") -> Network:
+    return getattr(LoadPacked(), LoadPacked.FUNCTION)(name)[0]
+
+
+def test_layers_stay_coded_and_compute_the_same_bits(original):
+    assert LoadPacked.INPUT_TYPES()["required"]["name"] == (["packed.safetensors"],)
+    found = loaded()
+    for layer in (found.first, found.second):
+        assert layer.is_coded
+        assert layer.weight.nbytes < 0.8 * layer.in_features * layer.out_features * 2
+    assert not found.last.is_coded
+    x = torch.randn(5, 128).bfloat16()
+    for _ in range(2):
+        assert torch.equal(found(x), original(x))
+    copies = sum(tensor.nbytes for tensor in found.state_dict().values())
+    assert copies < 0.8 * sum(tensor.nbytes for tensor in original.state_dict().values())
+
+
+def test_a_lora_is_added_and_taken_away(original):
+    found, x = loaded(), torch.randn(5, 128).bfloat16()
+    change = torch.randn(512, 128).mul(0.1)
+    before = found.first.weight
+    dense = found.first.convert_weight(before.to(torch.float16), inplace=True)  # ComfyUI casts what it has
+    assert torch.equal(dense, original.first.weight)
+    found.first.set_weight(dense + change, seed=1)
+    assert not found.first.is_coded
+    with torch.no_grad():
+        original.first.weight += change.bfloat16()
+    changed = found.first.set_weight(dense + change, return_weight=True)
+    assert torch.equal(found.first.weight, changed)
+    found.first.weight = nn.Parameter(before, requires_grad=False)
+    assert found.first.is_coded
+    found.first.weight_function = [lambda weight: weight * 2]
+    original_first = load_file("model.safetensors")["first.weight"]
+    expected = nn.functional.linear(x, original_first * 2, original.first.bias)
+    assert torch.equal(found.first(x), expected)
+    found.first.weight_function = []
+    assert torch.equal(found.first(x), nn.functional.linear(x, original_first, original.first.bias))
+
+
+def test_other_uses_of_a_coded_tensor_decode_it(original):
+    state = comfyui.state_dict("diffusion_models/packed.safetensors")
+    coded = state["first.weight"]
+    assert isinstance(coded, CodedTensor)
+    assert (coded.shape, coded.dtype) == ((512, 128), torch.bfloat16)
+    first, second = coded.chunk(2)
+    assert torch.equal(torch.cat([first, second]), original.first.weight)
+    assert torch.equal(coded.float(), original.first.weight.float())
+
+
+def test_a_shard_stands_for_its_folder(original):
+    tensors = original.state_dict()
+    Path("shards").mkdir()
+    names = dict.fromkeys(tensors, "b.safetensors") | {"first.weight": "a.safetensors"}
+    for shard in ("a.safetensors", "b.safetensors"):
+        save_file({key: tensors[key] for key, place in names.items() if place == shard}, f"shards/{shard}")
+    Path("shards/model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    squeeze.pack("shards", "diffusion_models/whole")
+    x = torch.randn(2, 128).bfloat16()
+    assert torch.equal(loaded("whole/b.safetensors")(x), original(x))
+
+
+def test_what_cannot_be_loaded_is_refused_in_one_line(original, monkeypatch):
+    save_file({"a": torch.ones(3)}, "diffusion_models/plain.safetensors")
+    with pytest.raises(FormatError, match="not a packed checkpoint"):
+        loaded("plain.safetensors")
+    save_file({"a": torch.ones(3)}, "other.safetensors")
+    squeeze.pack("other.safetensors", "diffusion_models/other.safetensors")
+    with pytest.raises(FormatError, match="ComfyUI does not know this kind of model"):
+        loaded("other.safetensors")
+    monkeypatch.delattr("comfy.sd.load_diffusion_model_state_dict")
+    with pytest.raises(SqueezeError, match="another interface"):
+        loaded()
