@@ -29,6 +29,7 @@ from squeeze.packing.store.store import Store, is_store
 from squeeze.packing.tensors.content import InFile, whole
 from squeeze.packing.weights import shaped, torch_dtype, torch_shape
 from squeeze.system.binary import Positional
+from squeeze.system.hub import local_copy
 from squeeze.system.limits import Limits
 from squeeze.system.parallel import in_order
 from squeeze.system.storage import local_path, path_of
@@ -132,7 +133,7 @@ def dense(
     >>> for name, tensor in dense("my-model-packed").stream():  # doctest: +SKIP
     ...     model.get_parameter(name).data.copy_(tensor)
     """
-    path, limits = path_of(path), limits or Limits()
+    path, limits = local_copy(path_of(path)), limits or Limits()
     if model is not None or is_store(path):
         if model is None or base is not None:
             raise OptionError(f"{escaped(str(path))}: is a store: name a model of it, and no base")

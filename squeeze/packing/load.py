@@ -20,6 +20,7 @@ from squeeze.packing.store.store import Store, is_store
 from squeeze.packing.tensors.content import Content, InFile, whole
 from squeeze.packing.weights import Entry, Weights, stays_coded
 from squeeze.system.binary import Positional
+from squeeze.system.hub import local_copy
 from squeeze.system.limits import Limits
 from squeeze.system.storage import local_path, path_of
 
@@ -62,7 +63,7 @@ def load(
     >>> tuned = load("my-store", model="my-model-tuned")  # doctest: +SKIP
     >>> weights["lm_head.weight"].shape  # doctest: +SKIP
     """
-    path, limits = path_of(path), limits or Limits()
+    path, limits = local_copy(path_of(path)), limits or Limits()
     resident_size = size_of(resident) if isinstance(resident, str) else resident
     if model is not None or is_store(path):
         weights = _from_store(path, model, device, threads, limits, base)

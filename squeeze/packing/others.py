@@ -159,11 +159,14 @@ class Others:
         return self._files[name]
 
     def _opened(self, name: str) -> PackedFile:
-        root = checkpoint_of(self._packed.file.path)
-        if root == self._packed.file.path:
-            raise SqueezeError(
-                f"its tensors repeat those of {printable(repr(name))}: leave it in its folder, with the manifest"
-            )
+        path = self._packed.file.path
+        root = checkpoint_of(path)
+        if root == path:  # without a manifest, as loaders fetch the files of a repository, a shard is next to it
+            root = path.parent
+            if "/" in name or not join_untrusted(root, name).is_file():
+                raise SqueezeError(
+                    f"its tensors repeat those of {printable(repr(name))}: leave it in its folder, with the manifest"
+                )
         try:
             packed = container.read(join_untrusted(root, name), self._limits)
         except FileNotFoundError:

@@ -26,6 +26,7 @@ from squeeze.packing.running_hash import RunningHash
 from squeeze.packing.sources import Source, note_of_copy, source_of
 from squeeze.system import files, storage
 from squeeze.system.binary import Positional
+from squeeze.system.hub import copy_if_offline
 from squeeze.system.limits import Limits
 from squeeze.system.moving import synced
 from squeeze.system.upload import staged
@@ -91,7 +92,7 @@ def pack(  # noqa: PLR0913
     Raises FormatError for a source that is not a file of tensors or is damaged, SqueezeError if a file is in the way,
     and VerifyError if a coded tensor does not decode to itself.
     """
-    source, target = storage.path_of(source), storage.path_of(target)
+    source, target = copy_if_offline(storage.path_of(source)), storage.path_of(target)
     if place := storage.remote(target):
         options: dict[str, Any] = {"base": base, "max_chain": max_chain, "threads": threads, "verify": verify}
         folder.check_apart(source, target)

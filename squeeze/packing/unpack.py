@@ -19,6 +19,7 @@ from squeeze.packing.running_hash import RunningHash
 from squeeze.packing.tensors.content import Content, InFile, whole
 from squeeze.system import files, storage
 from squeeze.system.binary import Positional
+from squeeze.system.hub import local_copy
 from squeeze.system.limits import Limits
 from squeeze.system.moving import synced
 from squeeze.system.parallel import LARGE, in_order
@@ -55,7 +56,7 @@ def unpack(
         LimitError: if `limits` do not allow the memory or the output.
         SqueezeError: if the base is missing or another.
     """
-    source, target = storage.path_of(source), storage.path_of(target)
+    source, target = local_copy(storage.path_of(source)), storage.path_of(target)
     if place := storage.remote(target):
         folder.check_apart(source, target)
         with staged(place, overwrite) as local:
@@ -93,7 +94,7 @@ def verify(
         LimitError: if `limits` do not allow the memory.
         SqueezeError: if the base is missing or another.
     """
-    source = storage.path_of(source)
+    source = local_copy(storage.path_of(source))
     return Restoring.of(source, base, threads, limits, progress).restore(source, None)
 
 

@@ -15,7 +15,7 @@ from squeeze.errors import OptionError, SqueezeError, escaped, printable
 from squeeze.system.extras import explained
 from squeeze.system.storage import remote
 
-__all__ = ["Repository", "local_copy", "snapshot"]
+__all__ = ["Repository", "copy_if_offline", "local_copy", "snapshot"]
 
 _SCHEME = "hf://"
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -52,7 +52,7 @@ def local_copy(path: Path) -> Path:
     Raises SqueezeError if it cannot be had, OptionError for another kind of repository, and PackageError without
     huggingface_hub.
     """
-    if not remote(path) or not str(path).startswith(_SCHEME) or "::" in str(path):
+    if not _is_hub(path):
         return path
     named = Repository.of(str(path))
     wanted = [named.path, f"{named.path}/*"] if named.path else None
@@ -61,6 +61,19 @@ def local_copy(path: Path) -> Path:
     if not found.resolve().exists() or ".." in Path(named.path).parts:
         raise SqueezeError(f"{printable(str(path))}: the repository has no {printable(named.path)}")
     return found
+
+
+def copy_if_offline(path: Path) -> Path:
+    """Return the snapshot in the cache if HF_HUB_OFFLINE is set, and otherwise the path, which is read in parts."""
+    if not _is_hub(path):
+        return path
+    with explained():
+        from huggingface_hub import constants
+    return local_copy(path) if constants.HF_HUB_OFFLINE else path
+
+
+def _is_hub(path: Path) -> bool:
+    return remote(path) is not None and str(path).startswith(_SCHEME) and "::" not in str(path)
 
 
 def snapshot(
