@@ -1,4 +1,4 @@
-"""What the loaders of inference servers (vLLM, SGLang) share: options, places of weights, and the stream of tensors.
+"""Loading for inference servers (vLLM, SGLang): options, places of weights, and the stream of tensors.
 
 Both servers have a `DefaultModelLoader` whose method `_get_weights_iterator` takes a source, with `model_or_path` and
 `revision`, and returns names and tensors. `loader_class` derives from it a loader that decodes packed weights.
@@ -35,8 +35,11 @@ _METHOD = "quant_method"
 class LoaderOptions:
     """The options of `--model-loader-extra-config`.
 
-    base: the checkpoint that a difference needs. store: the folder of a store that has the weights, and model: the
-    model's name in it. threads: threads that decode, for each process; 0: its share of the machine's cores.
+    Attributes:
+        base: the checkpoint that a difference needs.
+        store: the folder of a store with the weights.
+        model: the model's name in the store.
+        threads: threads of a process that decode; 0 is its share of the machine's cores.
     """
 
     base: str | None = None

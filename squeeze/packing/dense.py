@@ -169,7 +169,7 @@ def _of_store(store: Store, model: str, threads: int) -> DenseTensors:
 def weight_files_of(path: Path) -> list[Path]:
     """Return the files of safetensors of a checkpoint, without those in folders of its folder.
 
-    Raises FormatError if there are none, or a shard that the index names is missing or elsewhere.
+    Raises FormatError if the folder has no such file, or a shard that the index names is missing or elsewhere.
     """
     if not path.is_dir():
         if path.suffix != folder.SUFFIX:
