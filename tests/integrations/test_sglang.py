@@ -28,7 +28,7 @@ def modules(monkeypatch):
 
 
 class ModelConfig:
-    """What a loader reads of a model's configuration."""
+    """A model's configuration, with the fields that a loader reads."""
 
     def __init__(self, modules, path):
         self.model_path, self.revision = path, None

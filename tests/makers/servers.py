@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass
 class LoadConfig:
-    """How weights are loaded: the fields that a loader reads."""
+    """A configuration of loading, with the fields that a loader reads."""
 
     load_format: str = "auto"
     download_dir: str | None = None
