@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch.nn import functional
@@ -44,15 +44,17 @@ class CodedTensor(torch.Tensor):
     @staticmethod
     def __new__(cls, entry: Entry, dtype: torch.dtype, shape: tuple[int, ...]) -> CodedTensor:
         """Wrap a coded tensor of a loaded checkpoint."""
-        made = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device="cpu")  # type: ignore[attr-defined]
+        made = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=torch.device("cpu"))
         made.entry = entry
-        return cast(CodedTensor, made)
+        return made
 
     def __init__(self, *arguments: Any) -> None:
         pass
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         args, kwargs = _pytree.tree_map_only(cls, lambda one: one.entry.decode(), (args, kwargs or {}))
         return func(*args, **kwargs)
 
@@ -81,7 +83,7 @@ def _whole(path: Path) -> Path:
 class CodedLayer(torch.nn.Linear):
     """A linear layer whose weight is dense, or the payload of a coded one (uint8)."""
 
-    buffers: ClassVar[Buffers] = Buffers()
+    decode_buffers: ClassVar[Buffers] = Buffers()
     weight_function: Sequence[Any] = ()
     bias_function: Sequence[Any] = ()
 
@@ -103,7 +105,7 @@ class CodedLayer(torch.nn.Linear):
         if tuple(weight.shape) != (self.out_features, self.in_features):
             errors.append(f"size mismatch for {prefix}weight: {tuple(weight.shape)}")
         elif isinstance(weight, CodedTensor):
-            self.coded = CodedWeight(weight.entry.record, weight.dtype, self.buffers, _SLOT, 0)
+            self.coded = CodedWeight(weight.entry.record, weight.dtype, self.decode_buffers, _SLOT, 0)
             self.weight = torch.nn.Parameter(weight.entry.payload, requires_grad=False)
         else:
             self.weight = torch.nn.Parameter(weight, requires_grad=False)

@@ -57,7 +57,7 @@ class LoaderOptions:
             if key not in known:
                 raise OptionError(f"{printable(key)} is no option of the loader: it has {', '.join(known)}")
             kind: type = int if key == "threads" else str
-            if type(value) is not kind or (kind is int and value < 0):
+            if type(value) is not kind or (isinstance(value, int) and value < 0):
                 raise OptionError(f"expected {key} to be {kind.__name__}, got {printable(repr(value))}")
         found = cls(**extra)
         if (found.store is None) != (found.model is None) or (found.store and found.base):
@@ -136,7 +136,8 @@ def loader_class(base: type[Any], skips: Callable[[Any, str], bool], processes: 
             def wanted(name: str) -> bool:
                 return not (skips(self, name) or (unused is not None and unused(name)))
 
-            self.counter_before_loading_weights = self.counter_before_loading_weights or time.perf_counter()
+            if not getattr(self, "counter_before_loading_weights", 0.0):
+                self.counter_before_loading_weights = time.perf_counter()
             tensors = self.options.tensors(folder, processes())
             total = sum(map(wanted, tensors))
             stream = tqdm(tensors.stream(wanted), FORMAT, total, unit=" tensors", disable=not self._shows_progress())

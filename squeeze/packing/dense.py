@@ -42,7 +42,9 @@ Opened = AbstractContextManager[None]
 class Source(Protocol):
     """A tensor of a checkpoint."""
 
-    record: Record
+    @property
+    def record(self) -> Record:
+        """The dtype, shape and checksum."""
 
     def read(self, threads: int) -> Bytes:
         """Return the decoded bytes. Raises DamagedError if the checksum differs."""
