@@ -6,18 +6,15 @@ running model's parameters, patches change these in place. If it has the names o
 memory of the CPU follows the stream. Changed tensors are then passed to the model's `load_weights`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
-from squeeze.checkpoint.weight_files import own_files
 from squeeze.deltas import Folder, Receiver, fetch
 from squeeze.errors import SqueezeError
-from squeeze.packing import folder
-from squeeze.packing.safe_open import safe_open
+from squeeze.packing.dense import dense
 
 __all__ = ["ENGINE", "InitInfo", "UpdateInfo", "WeightStream", "engine_class", "register"]
 
@@ -59,8 +56,10 @@ class WeightStream:
     def __init__(self, model: Model, info: InitInfo):
         """Take a model whose weights change, and where messages come from."""
         self._model, self._info = model, info
-        weights = _checkpoint(Path(info.checkpoint)) if info.checkpoint else dict(model.named_parameters())
-        self._weights = {name: tensor.detach() for name, tensor in weights.items()}
+        source: Iterable[tuple[str, torch.Tensor]] = model.named_parameters()
+        if info.checkpoint:
+            source = dense(info.checkpoint, threads=info.threads).stream()
+        self._weights = {name: tensor.detach() for name, tensor in source}
         self._receiver = Receiver(self._weights, threads=info.threads)
         self._changed = set[str]()  # tensors of the copy that the model does not have yet
         self._receiver.on_change = self._changed.update
@@ -87,17 +86,6 @@ class WeightStream:
         if sequence is not None and (self.sequence is None or self.sequence < sequence):
             raise SqueezeError(f"{source}: expected message {sequence}, the last one is {self.sequence}")
         return changed
-
-
-def _checkpoint(path: Path) -> dict[str, torch.Tensor]:
-    """Return the tensors of a folder of safetensors, packed or not."""
-    names = [name for name in folder.files_to_take(path) if name.endswith(folder.SUFFIX)]
-    files: dict[Path, Any] = {}
-    for name in names:
-        with safe_open(path / name, framework="pt") as file:
-            files[path / name] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    own = own_files(files, folder.indexes_in(path, names))
-    return {key: files[place][key] for key, place in own.items()}
 
 
 def engine_class(base: type[Any] | None = None) -> type[Any]:

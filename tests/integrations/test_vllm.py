@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import logging
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -211,9 +213,13 @@ def test_another_interface_is_one_line_and_no_error(monkeypatch, caplog, missing
     plugin.loader.cache_clear()
 
 
-def test_the_entry_point_needs_no_vllm():
-    assert (
-        "squeeze.integrations.vllm:register"
-        in Path(squeeze.__file__).parent.parent.joinpath("pyproject.toml").read_text()
+def test_the_plugins_need_neither_their_server_nor_transformers():
+    root = Path(squeeze.__file__).parent.parent
+    for name in ("vllm", "sglang"):
+        assert f"squeeze.integrations.{name}:register" in (root / "pyproject.toml").read_text()
+    code = (
+        "import sys; sys.modules['transformers'] = None; "
+        "from squeeze.integrations import server_loading, sglang, vllm; sglang.register(); vllm.register()"
     )
-    assert sys.modules["squeeze.integrations.vllm"] is plugin
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, check=False, timeout=300).returncode == 0
