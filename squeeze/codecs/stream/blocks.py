@@ -218,10 +218,12 @@ def _content_of_region(data: np.ndarray, kind: str, entropies: np.ndarray | None
         return choice if promised >= _LEAST_PROMISED or _has_repeats(data) else PACKED
     if kind == "other":
         if record := sampling.record_length(data):
-            return Content("table", record)
+            return sampling.with_far_records(data, Content("table", record))
         lengths = sampling.candidate_record_lengths(data)
         choice = sampling.best_content(data, lengths)[0] if lengths else sampling.OTHER
         return sampling.with_far_records(data, choice)
+    if kind == "text":
+        return sampling.without_lines(data)
     if kind == "executable" and _calls_are_alike(data):
         choice, saved = sampling.best_content(data, sampling.candidate_record_lengths(data))
         return choice if saved > sampling.saved(data, Content(kind)) else Content(kind)

@@ -21,6 +21,7 @@ __all__ = [
     "record_length",
     "saved",
     "with_far_records",
+    "without_lines",
 ]
 
 OTHER = Content("other")
@@ -38,9 +39,12 @@ _MAX_DISTANCE = 512
 _NEAR = 4  # two bytes of at most this difference, modulo 256, are near each other
 _SIGNIFICANT = 6  # standard deviations above chance
 _FAR_SAMPLE = 1 << 17  # bytes in which records of more than _MAX_DISTANCE bytes are looked for
-_MAX_FAR, _FAR_RECORDS = 1 << 13, 8  # longest of these records, and how many of them are coded to try them
+_MAX_FAR, _FAR_RECORDS = 1 << 13, 8  # longest of these records, and the fewest that are coded to try them
+_FAR_TRIAL = 1 << 16  # bytes of up to twice as many
 _FREQUENCIES = 1, 3, 9, 27, 64, 101  # of waves over the values of a byte, whose sum is high for near values only
 _FARTHER = 1.02  # how much more alike bytes must be at the longer of two distances
+_LINE = 4096  # bytes of a line or between control codes, above which text has no lines
+_CLEARLY_FAR, _CLEARLY_NO_TEXT = 0.97, 0.9  # the same as _CLEARLY, for long records and in place of text
 _CLEARLY = 0.985  # a table must be smaller than this share of the size without records
 
 
@@ -134,13 +138,33 @@ def candidate_record_lengths(data: np.ndarray) -> list[int]:
     return list(dict.fromkeys([*lengths, *(_USUAL if data.size <= _SHORT else ())]))
 
 
-def with_far_records(data: np.ndarray, content: Content) -> Content:
-    """Return a table of records that are longer than `content` may have, if it is clearly smaller, or `content`."""
+def with_far_records(data: np.ndarray, content: Content, share: float = _CLEARLY_FAR) -> Content:
+    """Return a table of records that are longer than `content` may have, if it is clearly smaller, or `content`.
+
+    Args:
+        data: uint8 [n].
+        content: what it is otherwise.
+        share: the size that a table must stay below, of that otherwise.
+    """
     if not (record := far_record_length(data, content.record)):
         return content
-    begin = max(data.size - _FAR_RECORDS * record, 0) // 2
-    sample, far = data[begin : begin + _FAR_RECORDS * record], Content("table", record)
-    return far if coded_size(sample, far) < _CLEARLY * coded_size(sample, content) else content
+    size = max(_FAR_RECORDS * record, min(2 * _FAR_RECORDS * record, _FAR_TRIAL))
+    begin = max(data.size - size, 0) // 2
+    sample, far = data[begin : begin + size], Content("table", record)
+    return far if coded_size(sample, far) < share * coded_size(sample, content) else content
+
+
+def without_lines(data: np.ndarray) -> Content:
+    """Return the content of text: a table if it has no lines and fields of fixed lengths, as in DBF, or text."""
+    text = Content("text")
+    begin = max(data.size - _FAR_SAMPLE, 0) // 2
+    sample = data[begin : begin + _FAR_SAMPLE]
+    if np.count_nonzero(sample < ord(" ")) > sample.size / _LINE:
+        return text
+    record = record_length(data)
+    near = Content("table", record) if record else text
+    choice = near if _coded(data, near) < _CLEARLY_NO_TEXT * _coded(data, text) else text
+    return with_far_records(data, choice, _CLEARLY_NO_TEXT if choice == text else _CLEARLY_FAR)
 
 
 def far_record_length(data: np.ndarray, near: int = 0) -> int:

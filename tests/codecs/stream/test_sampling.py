@@ -62,6 +62,24 @@ def test_records_of_more_than_512_bytes_are_found(name):
     assert sampling.with_far_records(as_array(raw), sampling.OTHER) == Content("table", record)
 
 
+def test_long_records_are_found_in_spite_of_short_ones():
+    record = np.dtype([(f"f{k}", "<i2" if k % 3 else "<f4") for k in range(250)])
+    rows = np.zeros(300, record)
+    for k, name in enumerate(record.names):
+        rows[name] = (np.cumsum(CHANCE.integers(-2, 3, 300)) + 10 * k) / (1 if k % 3 else 10)
+    raw = rows.tobytes()
+    assert blocks.content(as_array(raw)) == Content("table", record.itemsize)
+    coded = squeeze.compress(raw, 1)
+    assert len(coded) < 0.2 * len(raw) and squeeze.decompress(coded) == raw
+
+
+def test_text_of_fixed_fields_is_a_table():
+    record, raw = ROWS["fixed fields"]
+    assert blocks.content(as_array(raw)) == Content("table", record)
+    assert blocks.content(as_array(raw.replace(b" ", b"\n"))).kind == "text"
+    assert blocks.content(as_array(inputs.words(50_000).replace(b"\n", b" "))).kind == "text"
+
+
 @pytest.mark.parametrize("name", ["sound", "counters next to noise"])
 def test_short_records_are_no_long_ones(name):
     raw = as_array(NUMBERS[name] * 3)
