@@ -87,7 +87,7 @@ class Image:
         self.weights: dict[tuple[int, int], list[int]] = {}
         self.final: dict[int, list[int]] = {}
         self.apms: dict[tuple[int, int], list[int]] = {}
-        self.coder = Coder(b"")
+        self.coder, self.run = Coder(b""), 0
 
     # 22.1
 
@@ -127,11 +127,41 @@ class Image:
         return kind, bytes([kind, *coded[kind]])
 
     def row(self, size: int) -> bytes:
-        for column in range(size):
-            self._byte(column)
+        column = 0
+        while column < size:
+            whole = column % self.pixel == 0 and column + self.pixel <= min(size, self.stride - self.padding)
+            if whole and self._is_same():
+                column += self.pixel
+            else:
+                self._byte(column)
+                column += 1
         return bytes(self.data[len(self.data) - size :])
 
     # 22.2
+
+    def _is_same(self) -> bool:
+        def pixel(x: int, y: int) -> list[int]:
+            at = i - x * self.pixel - y * self.up
+            return self.data[at : at + self.pixel]
+
+        i, w = len(self.data), self.data[-self.pixel :]
+        if any(pixel(*place) != w for place in ((2, 0), (0, 1), (1, 1), (-1, 1))):
+            return False
+        more = pixel(0, 2) == w and pixel(-2, 1) == w
+        if not self._bit("flat", 2 * min(self.run.bit_length(), 15) + more):
+            self.run = 0
+            return False
+        self.run += 1
+        for k, byte in enumerate(w):
+            for match in self.matches:
+                if match.pointer > 0 and self.data[match.pointer] != byte:
+                    match.length, match.misses = 0, match.misses << 1 | 1
+            self.data.append(byte)
+            for match in self.matches:
+                match.update_byte(self.data)
+            if k % self.sample == 0:
+                self.misses[(i + k) % self.ring] = [0] * self.count
+        return True
 
     def _value(self, i: int) -> int:
         return self.data[i] << 4 if self.sample == 1 else self.data[i] << 8 | self.data[i + 1]

@@ -8,6 +8,7 @@ import numpy as np
 
 from squeeze.codecs.image import state
 from squeeze.codecs.image.filters import FILTERS, add_filters, guess_filter, remove_filters
+from squeeze.codecs.image.flat import code_pixel, is_flat
 from squeeze.codecs.image.layout import Layout
 from squeeze.codecs.image.model import code_byte
 from squeeze.codecs.image.state import FAST, FULL, ImageModel, Preset
@@ -44,9 +45,13 @@ def _code_rows(m: ImageModel, coder, coded, begin, end, row, count, decoding):
     for at in range(row, row + count):
         m.state.column = 0
         size = min(stride, end - i)
-        for _ in range(size):
+        stop = i + size
+        while i < stop:
             if arithmetic.is_over(coder, coded, decoding):
                 return False
+            if i + m.state.pixel <= stop and is_flat(m, i) and code_pixel(m, coder, coded, i, decoding):
+                i += m.state.pixel
+                continue
             code_byte(m, coder, coded, i, decoding)
             i += 1
         if m.filters.size:

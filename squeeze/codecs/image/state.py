@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from squeeze.codecs.image import flat
 from squeeze.codecs.image.filters import FILTERS
 from squeeze.codecs.image.layout import MOST_ROW, Layout
 from squeeze.codecs.image.neighbours import AROUND, LINEAR
@@ -42,7 +43,7 @@ FULL = Preset(
 
 _OF_IMAGE = "stride row padding up pixel sample samples exact top first"  # layout, largest value, first row
 _PLACES = "line_mask ring first_relative first_direct first_match bias"  # masks, places of inputs
-_OF_SAMPLE = "plane column activity nearby spread before base"
+_OF_SAMPLE = "run plane column activity nearby spread before base"
 _OF_BIT = "partial shift node matched logit mixed apm_row apm_level"
 STATE = layout.fields(f"{_OF_IMAGE} {_PLACES} {_OF_SAMPLE} {_OF_BIT}")
 ROWS = (PLANES * 8 * 16, 256, 512, PLANES * 16 * 8, 1024)
@@ -56,6 +57,7 @@ class ImageModel(NamedTuple):
 
     filters: np.ndarray  # uint8 [rows]: filters of PNG, or none
     filter_entries: np.ndarray  # uint32: the probabilities of filters
+    flat_entries: np.ndarray  # uint32: the probabilities of pixels in flat parts
     data: np.ndarray  # uint8: zeros before the image, and its bytes as far as they are decoded
     misses: np.ndarray  # uint8 [latest bytes, predictions]: how wrong each prediction of a sample was
     around: np.ndarray  # int64 [3, neighbours]: those of the sample, and how they differ from planes before
@@ -124,6 +126,7 @@ def build_model(size: int, rows: int, form: Layout, preset: Preset) -> ImageMode
     return ImageModel(
         filters=np.zeros(rows, np.uint8),
         filter_entries=np.full((FILTERS + 1) * FILTERS * 8, adaptive.EVEN, np.uint32),
+        flat_entries=np.full(flat.ENTRIES, adaptive.EVEN, np.uint32),
         data=data,
         misses=np.zeros((ring, preset.predictions), np.uint8),
         around=np.zeros((3, len(AROUND)), np.int64),

@@ -36,3 +36,25 @@ def test_an_image_decodes_by_the_specification(name, full):
     payload = coder.encode(np.frombuffer(data, np.uint8), form, full)
     assert payload is not None
     assert naive_image.decode(payload, size) == data
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize(
+    "form",
+    [
+        Layout(40, 8, 1, indexed=1),
+        Layout(24, 8, 3, filtered=1),
+        Layout(24, 8, 3, padding=2),
+        Layout(20, 16, 1),
+        Layout(300, 1, 1),
+    ],
+)
+def test_flat_parts_decode_by_the_specification(form, full):
+    made = np.zeros((20, form.stride), np.uint8)
+    made[3:9, 6:21] = 7  # a rectangle, and another one in part above it
+    made[6:15, 12:31] = 200
+    made[17, 5] = made[12, -1] = 1
+    body = images.filtered(made, form.pixel, [2, 0, 4]) if form.filtered else made.tobytes()
+    payload = coder.encode(np.frombuffer(body, np.uint8), form, full)
+    assert payload is not None
+    assert naive_image.decode(payload, len(body)) == body
