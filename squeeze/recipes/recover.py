@@ -18,6 +18,7 @@ from squeeze.engine.report import NAME as REPORT, Layer, Report
 from squeeze.errors import ModelError, OptionError, SqueezeError, printable
 from squeeze.options import values_of
 from squeeze.packing import folder
+from squeeze.packing.manifest import MANIFEST
 from squeeze.prune.sparse24 import METHOD as SPARSE
 from squeeze.recipes.options import MOVE, RECOVER_FOLDER, RecoveringFolder
 from squeeze.recipes.tokens import calibration_name, calibration_tokens
@@ -124,7 +125,11 @@ def _written(out: Path, described: Mapping[str, Any]) -> Report:
 
 
 def _check_base(source: Path, base: Path) -> None:
-    """Raise SqueezeError if `base` is not a dense causal language model of the architecture of `source`."""
+    """Raise SqueezeError if `base` is not a dense causal language model of the architecture of `source`, or if one of
+    them is packed."""
+    for path in (source, base):
+        if (path / MANIFEST).is_file():
+            raise SqueezeError(f"{path}: is packed: `squeeze unpack` it first")
     original, compressed = Checkpoint.open(base), Checkpoint.open(source)
     if original.config.get("quantization_config"):
         raise SqueezeError(f"{base}: is compressed itself: expected the dense original as `base`")

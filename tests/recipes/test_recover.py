@@ -126,12 +126,15 @@ def test_codes_move_to_neighbours(tmp_path, models, monkeypatch, name):
     assert {int((old[one].codes.int() - new[one].codes.int()).abs().max()) for one in old} == {1}
 
 
-@pytest.mark.parametrize("kind", MODELS)
-def test_with_one_block_in_memory_the_result_is_the_same(tmp_path, models, monkeypatch, kind):
+@pytest.mark.parametrize(("kind", "is_sparse"), [("llama", False), ("gpt2", False), ("gpt2", True)])
+def test_with_one_block_in_memory_the_result_is_the_same(tmp_path, models, monkeypatch, kind, is_sparse):
     for module in (trainer, by_block):
         monkeypatch.setattr(module, "in_halves", lambda device: False)
-    base = models(kind)
-    source = quantised(base, tmp_path / "source")
+    base, source = models(kind), tmp_path / "source"
+    if is_sparse:
+        squeeze.prune(base, out=source, pattern="2:4", bits=4, group_size=32, calibration=TOKENS)
+    else:
+        quantised(base, source)
     how = {"base": base, "calibration": TOKENS, "steps": 3, "rate": 1e-3, "codes": "move", "blocks": 0.5}
     squeeze.recover(source, out=tmp_path / "whole", **how)
     monkeypatch.setattr(by_block, "_room", lambda device: 0.0)
@@ -191,6 +194,7 @@ def test_what_cannot_be_honoured_is_refused(tmp_path, models):
     rounded = quantised(base, tmp_path / "rounded", scheme="w8a8")
     narrow = quantised(base, tmp_path / "narrow", bits=4, grid="mxfp4")
     nf4 = quantised(base, tmp_path / "nf4", bits=4, grid="nf4")
+    squeeze.pack(source, tmp_path / "packed")
     for folder, original, options, message in (
         (source, other, {}, "do not compute what those of"),
         (source, models("gpt2"), {}, "model_type is gpt2"),
@@ -198,6 +202,7 @@ def test_what_cannot_be_honoured_is_refused(tmp_path, models):
         (base, base, {}, "without scales to train"),
         (rounded, base, {}, "are rounded"),
         (narrow, base, {}, "scales are powers of two"),
+        (tmp_path / "packed", base, {}, "is packed"),
         (nf4, base, {"codes": "move"}, "codes are of a codebook"),
         (source, base, {"rank": 4}, "`rank` is for sparse weights"),
         (source, base, {"calibration": TOKENS[:4]}, "more than 4 sequences"),
