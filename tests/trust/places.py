@@ -1,4 +1,4 @@
-"""The strings of a value of JSON, one after the other replaced by something else."""
+"""The strings and other values of JSON, one after the other replaced by something else."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -16,6 +16,24 @@ def places(value: Any) -> Iterator[tuple[str, Change]]:
             return _replaced(json.loads(text), path, new)
 
         yield ".".join(map(str, path)), changed
+
+
+def scalars(value: Any) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    """Each string, number and truth value of a value, with its path and what replaces it by a value of any type."""
+    text = json.dumps(value)
+    for path in list(_leaves(value, ())):
+
+        def changed(new: Any, path: tuple[Any, ...] = path) -> Any:
+            return _replaced(json.loads(text), path, new)
+
+        yield ".".join(map(str, path)), changed
+
+
+def _leaves(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    if not isinstance(value, (dict, list)):
+        yield path
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from _leaves(item, (*path, key))
 
 
 class _Key(str):
