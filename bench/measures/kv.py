@@ -42,6 +42,7 @@ POLICIES = (
     *("kivi:4+window:256", "kivi:4+snapkv:256", "kivi:2+softprune:128"),
     *(f"full+{choice}:{tokens}" for tokens in (64, 128, 256) for choice in ("snapkv", "adakv")),
     *("kivi:4,group=32+snapkv:128", "kivi:4,group=32+adakv:128"),
+    *(f"archive:{bits}" for bits in ("3", "2", "1.5", "1", "0.7")),
 )
 
 
@@ -109,7 +110,7 @@ def check(folder: Path, text: Path) -> None:
         assert torch.equal(expected, found), "a cache without coding differs from DynamicCache"
 
 
-def policies(way: str) -> Listing:
+def policies(way: str, archives: bool = False) -> Listing:
     return Listing(
         (
             Column("policy", "policy"),
@@ -117,7 +118,9 @@ def policies(way: str) -> Listing:
             Column("perplexity above full precision", significant("percent", 4, " %")),
             Column("KL, nats a token", significant("kl", 4)),
         ),
-        where=lambda row: row["way"] == way and row["bits"] is not None,
+        where=lambda row: (
+            row["way"] == way and row["bits"] is not None and row["policy"].startswith("archive") == archives
+        ),
         order=lambda row: (-row["bits"], row["kl"]),
     )
 
@@ -142,5 +145,10 @@ MEASURE = Measure(
         ),
         option("--threads", type=int, default=1, help="threads, default: 1"),
     ),
-    tables={"kv": policies("one pass"), "kv-evicted": policies("continued"), "kv-quanto": policies("stepped")},
+    tables={
+        "kv": policies("one pass"),
+        "kv-evicted": policies("continued"),
+        "kv-archived": policies("continued", archives=True),
+        "kv-quanto": policies("stepped"),
+    },
 )

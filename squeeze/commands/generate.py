@@ -87,6 +87,8 @@ def generate(
     helper = generating.opened(draft, opening["device"])[0] if draft else None
     is_coded, prompt_length = bool(kv or kv_budget), 0
     cache = cache_for(network, tokenizer, kv, kv_budget, calibration) if is_coded or kv_file else None
+    if cache is not None and cache.policy.archives and kv_file is None:
+        raise SqueezeError("an archive makes the file of a prompt small: name one with --kv-file")
     if kv_file is not None and cache is not None:
         cache, prompt_length = prompt_cache(kv_file, network, tokenizer, prompt, tokens, cache, is_coded)
 

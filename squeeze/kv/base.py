@@ -99,11 +99,13 @@ class Policy:
         by_heads: Whether heads of a layer may keep different numbers of tokens.
         adds_sinks: Whether more tokens than the first ones stay in the model's dtype before all others.
         evicts: Whether tokens may be evicted.
+        archives: Whether the cache is exact in memory, and only a file of it takes fewer bits.
     """
 
     by_heads: ClassVar[bool] = False
     adds_sinks: ClassVar[bool] = False
     evicts: ClassVar[bool] = False
+    archives: ClassVar[bool] = False
 
     @property
     def sinks(self) -> int:

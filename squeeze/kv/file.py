@@ -19,6 +19,8 @@ import xxhash
 
 from squeeze.errors import DamagedError, ModelError, PolicyError, SqueezeError, printable
 from squeeze.kv import saved
+from squeeze.kv.archive.policy import Archive
+from squeeze.kv.archive.saving import archived, fill_archived
 from squeeze.kv.base import HeadGroup, Policy
 from squeeze.kv.fit import check_fields, check_numbers, check_states, misfit
 from squeeze.kv.grouped import GroupedCoder
@@ -67,12 +69,10 @@ def save_cache(cache: Saved, path: Path | str, model: Any = None, prompt: torch.
     """
     if len(cache.packed_layers) != len(cache.layers):
         raise SqueezeError("only caches of attention layers can be saved: this model has states of other kinds")
-    payloads: dict[str, np.ndarray] = {}
-    records: dict[str, Any] = {}
-    for index, layer in enumerate(cache.packed_layers):
-        for name, tensor, width in _tensors(layer):
-            key = f"{index}.{name}"
-            payloads[key], records[key] = encoded(tensor, width)
+    if isinstance(cache.policy, Archive):
+        payloads, records = archived(cache.policy, cache.packed_layers)
+    else:
+        payloads, records = _coded(cache.packed_layers)
     description = {
         "policy": describe(cache.policy),
         "config": config_digest(cache.config),
@@ -85,6 +85,17 @@ def save_cache(cache: Saved, path: Path | str, model: Any = None, prompt: torch.
     with files.replacing(local_path(path)) as file:
         file.write(data)
     return len(data)
+
+
+def _coded(layers: list[PackedLayer]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return the coded tensors of layers and their records, by name."""
+    payloads: dict[str, np.ndarray] = {}
+    records: dict[str, Any] = {}
+    for index, layer in enumerate(layers):
+        for name, tensor, width in _tensors(layer):
+            key = f"{index}.{name}"
+            payloads[key], records[key] = encoded(tensor, width)
+    return payloads, records
 
 
 def load_cache(
@@ -124,7 +135,10 @@ def load_cache(
         if prompt is not None:
             _check_prompt(file, prompt)
         _check_limits(file, limits)
-        _fill(file, cache.packed_layers, device)
+        if isinstance(cache.policy, Archive):
+            fill_archived(cache.policy, file, cache.packed_layers, device, limits)
+        else:
+            _fill(file, cache.packed_layers, device)
         if file.prompt and any(layer.get_seq_length() != file.prompt["tokens"] for layer in cache.packed_layers):
             raise misfit()
         return cache

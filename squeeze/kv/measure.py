@@ -22,7 +22,7 @@ from squeeze.kv.memory import PeakMemory, nbytes_of, tensors_of
 from squeeze.kv.teacher import teacher_forced
 from squeeze.numerics.intervals import interval
 
-__all__ = ["PIECE", "Cost", "Distance", "decoding", "nominal_bits", "passkeys", "quality", "stepped"]
+__all__ = ["PIECE", "Cost", "Distance", "Prompt", "decoding", "nominal_bits", "passkeys", "quality", "stepped"]
 
 _POSITIONS = 128  # whose log-probabilities are in memory at once, and that are a block of the intervals
 PIECE = 32  # tokens read through a cache at a time to measure it
@@ -146,6 +146,19 @@ def _against(logits: torch.Tensor, full: torch.Tensor, ids: torch.Tensor) -> lis
     return blocks
 
 
+@dataclass(frozen=True)
+class Prompt:
+    """What is read at once before a measurement, and not counted.
+
+    Attributes:
+        tokens: The number of tokens.
+        stored: Returns a cache to go on with in place of the one that has read them.
+    """
+
+    tokens: int
+    stored: Callable[[Any], Any] = lambda cache: cache
+
+
 @torch.inference_mode()
 def stepped(
     model: Any,
@@ -155,7 +168,7 @@ def stepped(
     windows: int,
     full: list[torch.Tensor],
     piece: int = PIECE,
-    prompt: int = 0,
+    prompt: Prompt | None = None,
 ) -> Distance:
     """Measure perplexity with the cache itself, reading `piece` tokens at a time, so nearly as decoding would.
 
@@ -167,15 +180,15 @@ def stepped(
         windows: The number of windows.
         full: The logits of each window with a full-precision cache. If empty, those of this cache are stored there.
         piece: The number of tokens that are read at a time.
-        prompt: The number of tokens that are read at once before, and not counted.
+        prompt: What each window begins with.
     """
     blocks: list[_Block] = []
     windows, fills = min(windows, len(tokens) // context), not full
     for window in range(windows):
         ids, cache = tokens[window * context : (window + 1) * context].to(model.device), make_cache()
         if prompt:
-            model(ids[None, :prompt], **{CACHE: cache}, logits_to_keep=1)
-            ids = ids[prompt:]
+            model(ids[None, : prompt.tokens], **{CACHE: cache}, logits_to_keep=1)
+            ids, cache = ids[prompt.tokens :], prompt.stored(cache)
         pieces = [model(some[None], **{CACHE: cache}).logits[0] for some in ids.split(piece)]
         logits = torch.cat(pieces)
         check_finite(model, logits, ids[None])

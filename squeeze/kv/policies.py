@@ -20,6 +20,8 @@ from safetensors.torch import save
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.errors import FormatError, LimitError, PolicyError, printable
+from squeeze.kv.archive.calibrate import archive_policy
+from squeeze.kv.archive.policy import Archive
 from squeeze.kv.base import FullPrecision, Policy
 from squeeze.kv.bit_allocation import bits_by_head
 from squeeze.kv.blockfloat import BlockFloat, ordered
@@ -61,13 +63,17 @@ POLICIES: dict[str, type[Any]] = {
 }
 
 # Made of (model, its statistics, parameters by name), each with a default.
-CALIBRATED: dict[str, Callable[..., Policy]] = {"transform": transform_policy, "lowrank": low_rank_policy}
+CALIBRATED: dict[str, Callable[..., Policy]] = {
+    "transform": transform_policy,
+    "lowrank": low_rank_policy,
+    "archive": archive_policy,
+}
 
 # Around another policy, their first field; the second is how many tokens stay.
 EVICTIONS: dict[str, type[Any]] = {"window": SinksAndWindow, "snapkv": SnapKV, "adakv": AdaKV, "softprune": SoftPrune}
 
 # Whose files hold tensors: what `to_tensors` gives and `from_tensors` takes.
-WITH_TENSORS: dict[str, type[Any]] = {"transform": Transform}
+WITH_TENSORS: dict[str, type[Any]] = {"transform": Transform, "archive": Archive}
 
 
 @dataclasses.dataclass(frozen=True)

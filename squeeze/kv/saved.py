@@ -29,8 +29,8 @@ from squeeze.system.limits import Limits
 
 __all__ = ["STATE", "Record", "SavedFile", "decoded", "encoded", "read", "to_bytes"]
 
-_DTYPES = {"U8": torch.uint8, "BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_DTYPES = {"U8": torch.uint8, "I32": torch.int32, "BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items() if name != "I32"}  # that a cache can hold
 _WIDTHS = (2, 4, 8)  # widths of codes that may be stored as differences
 _MOST_RANK, _MOST_SIZE = 8, 1 << 40
 
@@ -59,8 +59,9 @@ class Record:
         if not all(isinstance(text, str) for text in (coding, dtype, checksum)) or not isinstance(shape, list):
             return False
         return (
-            coding in ("rans", "stored", "delta")
+            coding in ("rans", "stored", "delta", "archive")
             and dtype in _DTYPES
+            and (coding == "archive") == (dtype == "I32")
             and len(shape) <= _MOST_RANK
             and all(type(size) is int and 0 <= size < _MOST_SIZE for size in shape)
             and type(width) is int
@@ -76,7 +77,10 @@ class Record:
 
     @property
     def memory(self) -> int:
-        """Return the bytes of memory for decoding, including the tensor. Codes of differences take a byte each."""
+        """Return the bytes of memory for decoding, including the tensor.
+
+        Codes of differences take a byte each. The states of coefficients are counted where they are restored.
+        """
         return self.size * (2 + (5 * 8 // self.width if self.coding == "delta" else 0))
 
 

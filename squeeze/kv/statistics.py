@@ -14,7 +14,9 @@ from squeeze.kv.base import Coder
 from squeeze.kv.rotary import apply_rotary, frequencies_of
 from squeeze.kv.scores import Request, attending
 
-__all__ = ["KVStatistics", "costs_of", "observe"]
+__all__ = ["JointMoments", "KVStatistics", "Observed", "costs_of", "observe"]
+
+JOINT = 2048  # most channels of layers whose moments are taken together
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,33 @@ class KVStatistics:
     moment: list[torch.Tensor]
     fisher: list[torch.Tensor]
     sample: list[torch.Tensor]
+
+
+@dataclass
+class JointMoments:
+    """Moments of the keys (before rotary embedding) and values of several layers together, float64.
+
+    Attributes:
+        layers: The layers' numbers.
+        mean: [n], the channels of each layer in turn: those of the heads' keys, then those of the heads' values.
+        moment: [n, n], E[x x^T].
+    """
+
+    layers: tuple[int, ...]
+    mean: torch.Tensor
+    moment: torch.Tensor
+
+    def add(self, states: dict[int, torch.Tensor]) -> None:
+        """Add the states of a window: [T, channels] of each layer."""
+        x = torch.cat([states[layer] for layer in self.layers], -1).double()
+        self.mean += x.mean(0)
+        self.moment += x.T @ x / len(x)
+
+
+class Observed(dict[int, KVStatistics]):
+    """Statistics by layer, and joint moments of groups of layers if they were asked for."""
+
+    joint: tuple[JointMoments, ...] = ()
 
 
 def costs_of(
@@ -68,11 +97,13 @@ _NAME = "squeeze_kv_observer"
 
 
 class _Observer:
-    def __init__(self, frequencies: torch.Tensor | None, sinks: int, window: int) -> None:
-        self.frequencies, self.sinks, self.window = frequencies, sinks, window
+    def __init__(self, frequencies: torch.Tensor | None, sinks: int, window: int, joint: int) -> None:
+        self.frequencies, self.sinks, self.window, self.most = frequencies, sinks, window, joint
         self.layers: dict[int, KVStatistics] = {}
         self.changes: dict[int, list[torch.Tensor]] = {}
-        self.windows = 0
+        self.states: dict[int, torch.Tensor] = {}  # [T, channels] of this window, for joint moments
+        self.joint: list[JointMoments] = []
+        self.windows = self.gradients = 0
 
     def attend(self, module: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, **options: Any) -> Any:
         """Attend in float32 with the states that distant tokens see as separate inputs, so that gradients reach
@@ -105,25 +136,61 @@ class _Observer:
         for kind, x in enumerate(states):
             self.layers[layer].mean[kind] += x.mean((0, 2))
             self.layers[layer].moment[kind] += (x.transpose(-1, -2) @ x).mean(0) / x.shape[2]
+        if self.most:
+            self.states[layer] = torch.cat([x[0].transpose(0, 1).flatten(1).float() for x in states], -1)
 
     def collect(self) -> None:
+        """Add the gradients of a window, if there are any, and its joint moments."""
         for layer, change in self.changes.items():
             for kind, x in enumerate(change):
-                assert x.grad is not None
+                if x.grad is None:
+                    continue
                 g = x.grad[:, :, self.sinks :].double()
                 self.layers[layer].fisher[kind] += (g.transpose(-1, -2) @ g).mean(0) / g.shape[2]
+        self.gradients += any(x.grad is not None for change in self.changes.values() for x in change)
         self.changes.clear()
         self.windows += 1
+        if self.most and not self.joint:
+            self.joint = [_empty(self.states, layers) for layers in _groups(self.states, self.most)]
+        for moments in self.joint:
+            moments.add(self.states)
+        self.states.clear()
 
-    def finished(self) -> dict[int, KVStatistics]:
+    def finished(self) -> Observed:
         """Return the statistics on the CPU, where policies are made from them."""
-        found = {}
+        found = Observed()
         for layer, statistics in self.layers.items():
-            for tensor in (*statistics.mean, *statistics.moment, *statistics.fisher):
+            for tensor in (*statistics.mean, *statistics.moment):
                 tensor.div_(self.windows)
+            for tensor in statistics.fisher:
+                tensor.div_(self.gradients)
             parts = (getattr(statistics, field.name) for field in fields(statistics))
             found[layer] = KVStatistics(*([tensor.cpu() for tensor in part] for part in parts))
+        found.joint = tuple(
+            JointMoments(one.layers, one.mean.cpu() / self.windows, one.moment.cpu() / self.windows)
+            for one in self.joint
+        )
         return found
+
+
+def _groups(states: dict[int, torch.Tensor], most: int) -> list[tuple[int, ...]]:
+    """Return runs of layers that have at most `most` channels together, or one layer."""
+    groups: list[list[int]] = []
+    size = 0
+    for layer in sorted(states):
+        size += states[layer].shape[1]
+        if not groups or size > most:
+            groups.append([])
+            size = states[layer].shape[1]
+        groups[-1].append(layer)
+    return [tuple(group) for group in groups]
+
+
+def _empty(states: dict[int, torch.Tensor], layers: tuple[int, ...]) -> JointMoments:
+    like = states[layers[0]]
+    size = sum(states[layer].shape[1] for layer in layers)
+    zeros = like.new_zeros((size + 1, size), dtype=torch.float64)
+    return JointMoments(layers, zeros[0], zeros[1:])
 
 
 def observe(
@@ -134,8 +201,9 @@ def observe(
     windows: int = 6,
     sinks: int = 4,
     window: int = 64,
+    joint: int = 0,
     progress: Callable[[int], None] = lambda n: None,
-) -> dict[int, KVStatistics]:
+) -> Observed:
     """Gather statistics of each attention layer over windows of a text.
 
     Args:
@@ -145,15 +213,16 @@ def observe(
         windows: The number of windows.
         sinks: The number of first tokens that stay exact.
         window: The number of latest tokens that stay exact.
+        joint: The number of windows for joint moments of layers, which need no gradients; 0 for none.
         progress: Called as work is done.
 
     Raises:
         SqueezeError: The text is shorter than a window.
     """
-    windows = min(windows, len(tokens) // context)
+    forward, windows = min(joint, len(tokens) // context), min(windows, len(tokens) // context)
     if not windows or context <= window + sinks:
         raise SqueezeError(f"{len(tokens)} tokens are too few to calibrate on windows of {context}")
-    observer = _Observer(frequencies_of(model), sinks, window)
+    observer = _Observer(frequencies_of(model), sinks, window, JOINT if joint else 0)
     with attending(model, _NAME, observer.attend), _without_gradients(model):
         random = torch.Generator(device=model.device).manual_seed(0)
         for number in range(windows):
@@ -163,6 +232,11 @@ def observe(
             torch.nn.functional.cross_entropy(logits, drawn, reduction="sum").backward()
             observer.collect()
             progress(1)
+        for number in range(windows, forward):
+            with torch.no_grad():
+                ids = tokens[None, number * context : (number + 1) * context].to(model.device)
+                model(ids, use_cache=False, logits_to_keep=1)
+            observer.collect()
     return observer.finished()
 
 

@@ -290,4 +290,8 @@ def prompt_cache(
         with explained(getattr(model, "name_or_path", "") or type(model).__name__):
             model(first[None], **{CACHE: cache}, use_cache=True, logits_to_keep=1)
     cache.save(path, model, first)
+    if cache.policy.archives:  # so that this run writes what later ones do
+        cache = QuantizedKVCache.load(
+            path, model.config, model=model, prompt=first, device=str(model.device), policy=cache.policy
+        )
     return cache, 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from squeeze.integrations.load_model import load_model, tokenizer_of
 from squeeze.kv.attention import install
 from squeeze.kv.base import FullPrecision, Policy
 from squeeze.kv.cache import QuantizedKVCache
-from squeeze.kv.measure import Cost, Distance, decoding, nominal_bits, passkeys, quality, stepped
+from squeeze.kv.measure import Cost, Distance, Prompt, decoding, nominal_bits, passkeys, quality, stepped
 from squeeze.kv.memory import nbytes_of
 from squeeze.kv.policies import save_policy
 from squeeze.kv.specs import check_spec, make_policy, needs_calibration
@@ -32,15 +33,17 @@ __all__ = ["KVEvalOptions", "Row", "cache_for", "memory_line", "policies_of", "r
 FULL = "full precision"
 _CONTEXT = 1024  # tokens
 _WINDOWS = 6  # of 1,024 tokens to calibrate on
+_JOINT_WINDOWS = 24  # of 1,024 tokens for moments of several layers
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
     """Quality and cost of one policy at one context length.
 
-    `bits` are nominal bits a value, None for full precision. `passkeys` are those found and those hidden. `way` says
-    how quality was measured: in "one pass" (kv/teacher.py), "stepped" through the cache some tokens at a time, or
-    "continued". A continued measurement steps after half of each window was read as a prompt.
+    `bits` are nominal bits a value, or those of the files of archives; None for full precision. `passkeys` are those
+    found and those hidden. `way` says how quality was measured: in "one pass" (kv/teacher.py), "stepped" through the
+    cache some tokens at a time, or "continued". A continued measurement steps after half of each window was read as a
+    prompt.
     """
 
     policy: str
@@ -138,7 +141,7 @@ def rows(
         if in_pieces:
             check_pieces(model)
     for spec, policy in policies.items():
-        if not policy.evicts:  # which changes what is read in another way
+        if not policy.evicts and not policy.archives:  # which change what is read in another way
             check_coded(spec, policy, min(contexts), in_pieces)
     if options.save_policy:
         save_policy(next(iter(policies.values())), options.save_policy)
@@ -164,7 +167,9 @@ class _Measured:
         """Yield the rows of one context: one pass for policies that keep all tokens, if attention reads the cache;
         otherwise through caches.
         """
-        evicting: dict[str, Policy] = {spec: policy for spec, policy in policies.items() if policy.evicts}
+        evicting: dict[str, Policy] = {
+            spec: policy for spec, policy in policies.items() if policy.evicts or policy.archives
+        }
         plain = {spec: policy for spec, policy in policies.items() if spec not in evicting}
         if self.usage.attention_reads_all:
             distances = quality(self.model, self.tokens, plain, context, self.windows, progress)
@@ -196,9 +201,9 @@ class _Measured:
     ) -> Iterator[Row]:
         """Yield rows that are measured with real caches: full precision, our policies, then rivals."""
         logits: list[torch.Tensor] = []
-        prompt = context // 2 if way == "continued" else 0
+        half = Prompt(context // 2) if way == "continued" else None
 
-        def distance(make_cache: Callable[[], Any]) -> Distance:
+        def distance(make_cache: Callable[[], Any], prompt: Prompt | None = half) -> Distance:
             return stepped(self.model, self.tokens, make_cache, context, self.windows, logits, prompt=prompt)
 
         baseline = distance(_squeeze_cache(self.model, FullPrecision()))
@@ -207,9 +212,36 @@ class _Measured:
         else:
             yield self.row(FULL, FullPrecision(), context, baseline, baseline, way)
         for name, policy in policies.items():
-            yield self.row(name, policy, context, distance(_squeeze_cache(self.model, policy)), baseline, way)
+            make_cache = _squeeze_cache(self.model, policy)
+            if policy.archives:
+                files = _Files()
+                found = distance(make_cache, Prompt(context // 2, files.restored))
+                yield Row(name, context, files.bits, found, baseline, way)
+            else:
+                yield self.row(name, policy, context, distance(make_cache), baseline, way)
         for name, (bits, make_cache) in (rivals or {}).items():
             yield Row(name, context, bits, distance(make_cache), baseline, way, self.cost(make_cache, context))
+
+
+class _Files:
+    """Files that caches were written to and read from again, and the bits per value that these took."""
+
+    def __init__(self) -> None:
+        self._bytes = self._dense = 0
+
+    def restored(self, cache: QuantizedKVCache) -> QuantizedKVCache:
+        """Return a cache from the file of another one."""
+        with tempfile.TemporaryDirectory(prefix="squeeze-kv-") as folder:
+            path = Path(folder, "prompt.kv")
+            self._bytes += cache.save(path)
+            self._dense += sum(tensor.numel() for layer in cache.packed_layers for tensor in layer.dense())
+            device = str(cache.packed_layers[0].device)
+            return QuantizedKVCache.load(path, cache.config, policy=cache.policy, device=device)
+
+    @property
+    def bits(self) -> float:
+        """The bits per value of all tokens, everything in the files included."""
+        return 8 * self._bytes / self._dense
 
 
 def policies_of(
@@ -232,7 +264,8 @@ def policies_of(
     if any(map(needs_calibration, specs)):
         if options.calibration is not None:
             check_read(model, usage, "calibration looks at keys, values and queries")
-        statistics = _statistics(model, tokenizer, options)
+        joint = _JOINT_WINDOWS if any(spec.startswith("archive") for spec in specs) else 0
+        statistics = _statistics(model, tokenizer, options, joint)
     policies = {
         spec: make_policy(spec, model, statistics, sinks=options.sinks, window=options.window) for spec in specs
     }
@@ -241,13 +274,21 @@ def policies_of(
     return policies
 
 
-def _statistics(model: Any, tokenizer: Any, options: KVEvalOptions) -> dict[int, KVStatistics]:
+def _statistics(model: Any, tokenizer: Any, options: KVEvalOptions, joint: int) -> dict[int, KVStatistics]:
     if options.calibration is None:
         raise PolicyError("this policy needs a text to calibrate on: name one with `calibration`")
     limit = getattr(model.config, "max_position_embeddings", 1024)
     tokens = tokenize(tokenizer, options.calibration.read_text("utf-8", errors="replace"))
     context = min(1024, limit, len(tokens))
-    return observe(model, tokens, context=context, windows=_WINDOWS, sinks=options.sinks, window=options.window)
+    return observe(
+        model,
+        tokens,
+        context=context,
+        windows=_WINDOWS,
+        sinks=options.sinks,
+        window=options.window,
+        joint=joint,
+    )
 
 
 def _rivals(model: Any, against: tuple[str, ...], window: int) -> dict[str, tuple[float, Callable[[], Any]]]:

@@ -14,9 +14,11 @@ import xxhash
 from squeeze.checkpoint.safetensors import ELEMENT_BITS
 from squeeze.errors import SqueezeError
 from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache, Rotated, attention
+from squeeze.kv.archive.calibrate import archive_policy
 from squeeze.kv.blockfloat import BlockFloat
 from squeeze.kv.contract import CACHE
 from squeeze.kv.evict import AdaKV
+from squeeze.kv.statistics import observe
 from squeeze.packing.tensors import floats
 from tests.fuzz import mutations, tensorfiles
 from tests.fuzz.judging import SAME, TRUE, Wrong, one_of
@@ -50,13 +52,15 @@ class KV:
         attention.install(self.model)
         self.samples: list[bytes] = []
         self.states: list[str] = []
-        for number, policy in enumerate(_POLICIES):
+        statistics = observe(self.model, tokens(length=300)[0], context=100, windows=1, window=16, joint=3)
+        self.archive = archive_policy(self.model, statistics, 2)
+        for number, policy in enumerate((*_POLICIES, self.archive)):
             cache = QuantizedKVCache(self.model.config, policy)
             with torch.no_grad():
                 self.model(tokens(1, 70), **{CACHE: cache})
             cache.save(folder / f"{number}.kv")
             self.samples.append((folder / f"{number}.kv").read_bytes())
-            self.states.append(_state(cache))
+            self.states.append(_state(self._load(folder / f"{number}.kv", number)))
             self.read(Case(self.samples[-1], number, False), folder)
 
     def mutate(self, random: Random) -> Case:
@@ -74,7 +78,7 @@ class KV:
     def read(self, case: Case, folder: Path) -> str:
         path = folder / "a.kv"
         path.write_bytes(case.data)
-        cache = limited(QuantizedKVCache.load, path, self.model.config)
+        cache = self._load(path, case.sample)
         if _state(cache) in self.states:
             return SAME
         if not case.forged:
@@ -82,6 +86,10 @@ class KV:
         with torch.no_grad():
             self.model(torch.tensor([[5]]), **{CACHE: cache})
         return TRUE
+
+    def _load(self, path: Path, sample: int) -> QuantizedKVCache:
+        policy = self.archive if sample == len(_POLICIES) else None
+        return limited(QuantizedKVCache.load, path, self.model.config, policy=policy)
 
 
 def _forged(data: bytes, random: Random) -> tuple[bool, bytes]:

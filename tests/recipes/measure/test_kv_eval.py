@@ -43,6 +43,16 @@ def test_kv_eval_in_16_bits(folder, text, dtype):
     assert all(0 <= row["distance"]["kl"] < 5 for row in rows)  # of weights that were drawn
 
 
+def test_archives_are_measured_through_their_files(folder, text):
+    policies = [word for bits in (4, 1) for word in ("--policy", f"archive:{bits}")]
+    found = call("kv-eval", folder, "--text", text, *policies, "--calibration", text, "--context", 200, "--windows", 1,
+                 "--json", "-T", 1)  # fmt: skip
+    assert found.exit_code == 0, found.output
+    full, *_, fine, coarse = map(json.loads, found.output.splitlines())
+    assert full["bits"] is None and fine["way"] == coarse["way"] == "continued" and fine["cost"] is None
+    assert fine["bits"] > coarse["bits"] and fine["distance"]["kl"] < coarse["distance"]["kl"]
+
+
 def test_kv_eval_as_json_with_a_budget(folder, text):
     found = call("kv-eval", folder, "--text", text, "--kv-budget", 0.2, "--calibration", text, "--context", 150,
                  "--windows", 1, "--json", "-T", 1, "--no-cost")  # fmt: skip
@@ -58,7 +68,7 @@ def test_kv_eval_as_json_with_a_budget(folder, text):
     [
         ((), "kv-eval needs a policy, got none: give one, such as --policy kivi:4"),
         (("--policy", "magic:4"), "policy 'magic' is unknown: choose from full, kivi, rotated, vidkv, blockfloat, "
-         "transform, lowrank"),
+         "transform, lowrank, archive"),
         (("--policy", "kivi:depth=4"), "policy kivi has no depth: it takes bits, group, mean, sinks, value_bits, win"),
         (("--policy", "kivi:mean=3"), "this policy needs a text to calibrate on: name one with --calibration"),
         (("--policy", "kivi:4,sinks=1.5"), "sinks cannot be 1.5"),

@@ -1,0 +1,96 @@
+"""Making an archive policy from statistics: the basis of each group of layers, and one quantiser step for all."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from squeeze.errors import PolicyError
+from squeeze.kv.archive.policy import Archive, Basis
+from squeeze.kv.rotary import frequencies_of
+from squeeze.kv.statistics import JointMoments, KVStatistics, Observed
+
+__all__ = ["archive_policy"]
+
+_DAMPING = 1e-4  # share of the mean diagonal that is added to the second moments of gradients
+_LEAST = 0.4  # coefficients with a smaller variance, as a share of the error of a step, are left out
+_MAGNITUDE = 0.7  # mean magnitude of a coefficient, as a share of its deviation
+
+
+def archive_policy(
+    model: Any, statistics: dict[int, KVStatistics], bits: float = 1.0, *, sinks: int = 4, window: int = 64
+) -> Archive:
+    """Return an Archive whose files take about `bits` per value.
+
+    The step follows from the rate of Gaussian coefficients of the same variances (reverse water-filling).
+
+    Args:
+        model: The model.
+        statistics: Its statistics, with joint moments.
+        bits: The bits per value in the mean over the model, first tokens left out.
+        sinks: The number of first tokens in full precision.
+        window: The number of latest tokens that are coded more finely.
+
+    Raises:
+        PolicyError: The statistics have no joint moments, heads differ in size, or the bits are out of bounds.
+    """
+    groups = statistics.joint if isinstance(statistics, Observed) else ()
+    if not groups:
+        raise PolicyError("an archive needs joint moments of the layers: observe the model with `joint`")
+    if not 0.05 <= bits <= 8:
+        raise PolicyError(f"bits must be from 0.05 to 8, got {bits}")
+    found = [(moments, *_whitened(moments, statistics)) for moments in groups]
+    variances = torch.cat([variance for _, _, _, variance, _ in found])
+    error = _error_at(variances, bits)
+    step = math.sqrt(12 * error)
+    bases = tuple(_basis(*parts, error, step) for parts in found)
+    return Archive(bases, step, float(bits), frequencies_of(model), sinks, window)
+
+
+def _whitened(
+    moments: JointMoments, statistics: dict[int, KVStatistics]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return L [m, D, D] and mean [m, D] of each head, and variances [n], descending, with their vectors [n, n]."""
+    fisher = [statistics[layer].fisher[kind] for layer in moments.layers for kind in (0, 1)]
+    if len({one.shape[-1] for one in fisher}) != 1:
+        raise PolicyError("an archive needs keys and values of one size")
+    every = torch.cat(fisher)
+    diagonal = every.diagonal(dim1=-2, dim2=-1).mean(-1).clamp(min=1e-30)
+    lower = torch.linalg.cholesky(every + torch.eye(every.shape[-1]) * (_DAMPING * diagonal)[:, None, None])
+    wide = torch.block_diag(*lower)
+    covariance = moments.moment - moments.mean[:, None] * moments.mean
+    variance, vectors = torch.linalg.eigh(wide.T @ covariance @ wide)
+    mean = moments.mean.unflatten(0, lower.shape[:2])
+    return lower, mean, variance.flip(0).clamp(min=0), vectors.flip(1)
+
+
+def _error_at(variances: torch.Tensor, bits: float) -> float:
+    """Return the squared error of each coefficient at which Gaussian ones of these variances take `bits` on average."""
+    low, high = 1e-30, float(variances.max().clamp(min=1e-29))
+    for _ in range(200):
+        middle = math.sqrt(low * high)
+        rate = float((variances / middle).clamp(min=1).log2().mean()) / 2
+        low, high = (middle, high) if rate > bits else (low, middle)
+    return high
+
+
+def _basis(
+    moments: JointMoments,
+    lower: torch.Tensor,
+    mean: torch.Tensor,
+    variance: torch.Tensor,
+    vectors: torch.Tensor,
+    error: float,
+    step: float,
+) -> Basis:
+    kept = int((variance > _LEAST * error).sum())
+    expected = (variance[:kept].sqrt() * (_MAGNITUDE * 256 / step)).round().clamp(1, 1 << 30)
+    return Basis(
+        moments.layers,
+        lower.float(),
+        mean.float(),
+        vectors[:, :kept].half().contiguous(),
+        expected.to(torch.int32),
+    )
