@@ -148,7 +148,7 @@ def _against(logits: torch.Tensor, full: torch.Tensor, ids: torch.Tensor) -> lis
 
 @dataclass(frozen=True)
 class Prompt:
-    """What is read at once before a measurement, and not counted.
+    """Tokens that are read at once before a measurement, and not counted.
 
     Attributes:
         tokens: The number of tokens.

@@ -16,7 +16,7 @@ from squeeze.kv.scores import Request, attending
 
 __all__ = ["JointMoments", "KVStatistics", "Observed", "costs_of", "observe"]
 
-JOINT = 2048  # most channels of layers whose moments are taken together
+JOINT = 4096  # most channels of layers whose moments are taken together
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,9 @@ from squeeze.kv.statistics import JointMoments, KVStatistics, Observed
 __all__ = ["archive_policy"]
 
 _DAMPING = 1e-4  # share of the mean diagonal that is added to the second moments of gradients
-_LEAST = 0.4  # coefficients with a smaller variance, as a share of the error of a step, are left out
+_LEAST = 0.18  # coefficients with a smaller deviation, as a share of a step, are left out
+_LEVELS = 64  # magnitudes whose shares are added up for an entropy
+_GAUSSIAN = math.log2(2 * math.pi * math.e) / 2  # the entropy of a Gaussian variable of deviation 1, in bits
 _MAGNITUDE = 0.7  # mean magnitude of a coefficient, as a share of its deviation
 
 
@@ -24,7 +26,7 @@ def archive_policy(
 ) -> Archive:
     """Return an Archive whose files take about `bits` per value.
 
-    The step follows from the rate of Gaussian coefficients of the same variances (reverse water-filling).
+    The step follows from the entropy of rounded Gaussian coefficients of the same variances.
 
     Args:
         model: The model.
@@ -42,10 +44,8 @@ def archive_policy(
     if not 0.05 <= bits <= 8:
         raise PolicyError(f"bits must be from 0.05 to 8, got {bits}")
     found = [(moments, *_whitened(moments, statistics)) for moments in groups]
-    variances = torch.cat([variance for _, _, _, variance, _ in found])
-    error = _error_at(variances, bits)
-    step = math.sqrt(12 * error)
-    bases = tuple(_basis(*parts, error, step) for parts in found)
+    step = _step_at(torch.cat([variance for _, _, _, variance, _ in found]).sqrt(), bits)
+    bases = tuple(_basis(*parts, step) for parts in found)
     return Archive(bases, step, float(bits), frequencies_of(model), sinks, window)
 
 
@@ -66,14 +66,23 @@ def _whitened(
     return lower, mean, variance.flip(0).clamp(min=0), vectors.flip(1)
 
 
-def _error_at(variances: torch.Tensor, bits: float) -> float:
-    """Return the squared error of each coefficient at which Gaussian ones of these variances take `bits` on average."""
-    low, high = 1e-30, float(variances.max().clamp(min=1e-29))
-    for _ in range(200):
+def _step_at(deviations: torch.Tensor, bits: float) -> float:
+    """Return the step at which Gaussian coefficients of these deviations have an entropy of `bits` on average."""
+    low, high = 1e-30, float(deviations.max().clamp(min=1e-29)) * 100
+    for _ in range(100):
         middle = math.sqrt(low * high)
-        rate = float((variances / middle).clamp(min=1).log2().mean()) / 2
-        low, high = (middle, high) if rate > bits else (low, middle)
+        low, high = (middle, high) if float(_entropy(deviations / middle).mean()) > bits else (low, middle)
     return high
+
+
+def _entropy(deviations: torch.Tensor) -> torch.Tensor:
+    """Return the entropy in bits of Gaussian variables of these deviations that are rounded to integers."""
+    edges = (torch.arange(_LEVELS, dtype=torch.float64) + 0.5) / deviations.clamp(min=1e-3)[:, None]
+    above = torch.special.ndtr(-edges)
+    shares = above[:, :-1] - above[:, 1:]
+    zero, others = 1 - 2 * above[:, 0], -2 * torch.special.xlogy(shares, shares).sum(1)
+    fine = deviations.clamp(min=1).log2() + _GAUSSIAN
+    return torch.where(deviations > _LEVELS / 8, fine, (others - torch.special.xlogy(zero, zero)) / math.log(2))
 
 
 def _basis(
@@ -82,10 +91,9 @@ def _basis(
     mean: torch.Tensor,
     variance: torch.Tensor,
     vectors: torch.Tensor,
-    error: float,
     step: float,
 ) -> Basis:
-    kept = int((variance > _LEAST * error).sum())
+    kept = int((variance.sqrt() > _LEAST * step).sum())
     expected = (variance[:kept].sqrt() * (_MAGNITUDE * 256 / step)).round().clamp(1, 1 << 30)
     return Basis(
         moments.layers,

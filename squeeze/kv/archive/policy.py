@@ -26,7 +26,6 @@ from squeeze.kv.base import HeadGroup, Policy
 __all__ = ["Archive", "Basis"]
 
 RECENT = 2.0  # the latest tokens are coded with a step that is smaller by this factor
-_DEAD = 0.35  # fractions of a step that are rounded up: from 1 - 0.35 on
 _NUMBERS = ("sinks", "window")
 _TENSORS = {"lower": torch.float32, "mean": torch.float32, "vectors": torch.float16, "magnitudes": torch.int32}
 _MOST_CHANNELS = 1 << 16
@@ -127,8 +126,7 @@ class Archive(Policy):
 
         Raises SqueezeError if they are far outside what the policy was calibrated on.
         """
-        scaled = basis.forward(states, self.step) * self._gains(len(states))
-        found = (scaled.abs() + _DEAD).floor() * scaled.sign()
+        found = (basis.forward(states, self.step) * self._gains(len(states))).round()
         if not (found.abs() <= MOST).all():  # NaN as well
             raise SqueezeError("the cache has states that are far from all that the policy was calibrated on")
         whole: np.ndarray = found.to(torch.int32).numpy()

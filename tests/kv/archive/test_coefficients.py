@@ -44,7 +44,7 @@ def test_a_code_is_near_the_entropy_of_its_channels():
 
 
 def test_tokens_of_one_size_cost_less():
-    """A loud token is large in all channels, so the first ones tell what to expect of the others."""
+    """Compare tokens that are loud in all channels, so that the first ones tell of the others, with shuffled ones."""
     values = laplacian(400, np.full(64, 1.0))
     scales = np.random.default_rng(1).choice([0.3, 6.0], 400)[:, None]
     loud = np.round(values * scales).astype(np.int32)
