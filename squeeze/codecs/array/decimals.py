@@ -192,7 +192,8 @@ def _whole(floats: np.ndarray, digits: np.ndarray) -> tuple[np.ndarray, np.ndarr
 def _floats(numbers: np.ndarray, digits: np.ndarray, width: int) -> np.ndarray:
     """Return the floats of whole numbers: one division, and for 4 bytes one rounding."""
     with np.errstate(over="ignore"):
-        return (numbers.astype(np.float64) / _POWERS[digits]).astype(f"f{width}")
+        floats: np.ndarray = (numbers.astype(np.float64) / _POWERS[digits]).astype(f"f{width}")
+    return floats
 
 
 def _damaged() -> DamagedError:

@@ -200,7 +200,8 @@ def _likeness(sample: np.ndarray, most: int) -> np.ndarray:
         spectrum += np.abs(np.fft.fft(circle[sample] * telling, size)) ** 2
     products: np.ndarray = np.fft.ifft(spectrum).real[: most + 1]
     compared = (sample.size - np.arange(most + 1)) * (max(1, int(np.count_nonzero(telling))) / sample.size)
-    return products / (len(_FREQUENCIES) * compared)
+    scores: np.ndarray = products / (len(_FREQUENCIES) * compared)
+    return scores
 
 
 def _standing_out(shares: np.ndarray, size: int, nearly: float = 0.8) -> int | None:

@@ -64,7 +64,8 @@ class Basis:
     def inverse(self) -> torch.Tensor:
         """The inverses of `lower`, [m, D, D]."""
         unit = torch.eye(self.lower.shape[1]).expand_as(self.lower)
-        return torch.linalg.solve_triangular(self.lower, unit, upper=False)
+        inverse: torch.Tensor = torch.linalg.solve_triangular(self.lower, unit, upper=False)
+        return inverse
 
     def check(self) -> None:
         """Raise ValueError if the parts of a basis from a file do not match each other."""

@@ -132,7 +132,10 @@ class Objects:
                 magic, length = _START.unpack(file.read(_START.size).ljust(_START.size))
                 if magic != _MAGIC or length > _MOST_HEADER:
                     raise DamagedError("its header is damaged")
-                described = parse(file.read(length))
+                text = file.read(length)
+                if len(text) != length:  # though what is there may be whole without its padding
+                    raise DamagedError("its header is cut off")
+                described = parse(text)
         except FileNotFoundError:
             raise DamagedError(f"object {key[:16]} is missing") from None
         except FormatError:

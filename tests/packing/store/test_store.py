@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from squeeze.errors import DamagedError, FormatError, OptionError, SqueezeError
-from squeeze.packing.store import Store
+from squeeze.packing.store import Store, objects
 from squeeze.packing.store.load import load
 from tests.makers.checkpoints import content
 from tests.makers.command import call, fails, run
@@ -213,6 +213,20 @@ def test_an_object_with_bytes_after_it_is_damaged():
     for read in (lambda: store.get("m0", "back"), lambda: load(store, "m0"), store.verify):
         with pytest.raises(DamagedError, match="is damaged"):
             read()
+
+
+def test_an_object_that_is_cut_off_in_its_header_is_damaged(store):
+    """Cut an object in the spaces after its description, which is whole without them."""
+    for path in (path for path in Path("store/objects").rglob("*") if path.is_file()):
+        data, start = path.read_bytes(), objects._START.size
+        text = data[start : start + objects._START.unpack(data[:start])[1]]
+        if text != text.rstrip(b" "):
+            path.chmod(0o644)
+            path.write_bytes(data[:start] + text.rstrip(b" "))
+            with pytest.raises(DamagedError, match="is damaged"):
+                store.verify()
+            return
+    pytest.fail("no description has spaces after it")
 
 
 @pytest.mark.parametrize("operation", ["add", "gc", "remove"])
