@@ -1,5 +1,6 @@
 """SGLang's plugin, against stand-ins of SGLang's interfaces."""
 
+import importlib.util
 import json
 import logging
 from pathlib import Path
@@ -84,3 +85,21 @@ def test_another_interface_is_one_line_and_no_error(monkeypatch, caplog, missing
         plugin.register()
     assert len(caplog.records) == 1
     assert "another interface" in caplog.text
+
+
+@pytest.mark.skipif(importlib.util.find_spec("sglang") is None, reason="needs SGLang")
+@pytest.mark.filterwarnings("ignore")
+def test_sglang_itself():
+    plugin.loader.cache_clear()
+    plugin.register()
+    from sglang.srt.configs.load_config import LoadConfig
+    from sglang.srt.model_loader.loader import get_model_loader
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    HookRegistry.apply_hooks()
+    expected = model("model")
+    squeeze.pack("model", "packed")
+    loader = get_model_loader(LoadConfig(load_format="squeeze", model_loader_extra_config={"threads": 2}))
+    found = dict(loader._get_weights_iterator(loader.Source("packed", None)))
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    plugin.loader.cache_clear()
