@@ -121,8 +121,7 @@ def build_model(size: int, rows: int, form: Layout, preset: Preset) -> ImageMode
     inputs, lines = -(-(bias + 1) // 8) * 8, 1 << _line_bits(size, preset)
     data = np.zeros(front + size, np.uint8)
     ring = 1 << (up_of(form.stride, form.pixel) + 2 * form.pixel).bit_length()
-    regressions = max(preset.regressions, 1)
-    planes = PLANES if preset.regressions else 1
+    regressions, planes = (preset.regressions, PLANES) if preset.regressions else (1, 1)
     return ImageModel(
         filters=np.zeros(rows, np.uint8),
         filter_entries=np.full((FILTERS + 1) * FILTERS * 8, adaptive.EVEN, np.uint32),
