@@ -42,6 +42,7 @@ MEASURES = {
     "gguf": "GGUF files of each type, compared with llama.cpp's quantizer with an importance matrix",
     "recover": "gap and KL of quantised models before and after training, in the same format",
     "prune": "gap, KL and packed bytes of each pruning method, compared with GPTQ",
+    "experts-pruned": "gap of a small mixture whose experts are halved, by method",
     "factorize": "gap and bytes of each method of factorising, compared with GPTQ",
     "kv": "perplexity, KL, bits, bytes and time of each KV cache policy",
     "zoo": "every operation with a tiny model of each decoder architecture of transformers",

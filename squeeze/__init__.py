@@ -5,8 +5,9 @@ Files: `compress` and `decompress` bytes, `compress_stream` and `decompress_stre
 
 Checkpoints, lossless: `pack` and `unpack` a folder, `verify` it, `load` its tensors by name, `safe_open` single ones.
 
-Checkpoints, smaller: `quantize`, `prune`, `factorize`, `recover` quality by training, store a fine-tune as a `delta`,
-and `densify` back to plain weights. `GPTQ`, `RTN` and `SparseGPT` are methods with options of their own.
+Checkpoints, smaller: `quantize`, `prune`, `factorize`, reduce the `experts` of a mixture, `recover` quality by
+training, store a fine-tune as a `delta`, and `densify` back to plain weights. `GPTQ`, `RTN` and `SparseGPT` are methods
+with options of their own.
 
 KV caches: `QuantizedKVCache`.
 
@@ -54,6 +55,7 @@ HOMES = {
     "decompress_stream": "squeeze.codecs.stream.decompressor",
     "delta": "squeeze.recipes.delta",
     "densify": "squeeze.recipes.densify",
+    "experts": "squeeze.recipes.experts",
     "explain": "squeeze.recipes.reports.explanation.explain",
     "factorize": "squeeze.recipes.factorize",
     "load": "squeeze.packing.load",

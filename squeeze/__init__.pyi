@@ -32,6 +32,7 @@ from squeeze.quant.gptq import GPTQ as GPTQ
 from squeeze.quant.rtn import RTN as RTN
 from squeeze.recipes.delta import delta as delta
 from squeeze.recipes.densify import densify as densify
+from squeeze.recipes.experts import experts as experts
 from squeeze.recipes.factorize import factorize as factorize
 from squeeze.recipes.prune import prune as prune
 from squeeze.recipes.quantize import quantize as quantize

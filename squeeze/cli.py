@@ -44,6 +44,7 @@ SECTIONS = {  # commands by what they are for: where each one is, and the first 
             "weights:factorize",
             "Factorise matrices into smaller ones, and report the loss.",
         ),
+        "experts": ("experts:experts", "Reduce the experts of a mixture of experts, and report the loss."),
         "recover": ("recover:recover", "Train a quantised or pruned model towards its original."),
         "delta": ("weights:delta", "Store a fine-tune as a small lossy difference from its base."),
         "densify": ("weights:densify", "Write a compressed model's weights dense, for any other tool."),

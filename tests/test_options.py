@@ -8,10 +8,13 @@ import pytest
 
 from squeeze.errors import OptionError
 from squeeze.options import Checked, Lazy, Operation, check, load, option, options_of, size_of
-from squeeze.recipes.options import FACTORIZE, PACK, PRUNE, QUANTIZE
+from squeeze.recipes.options import EXPERTS, FACTORIZE, PACK, PRUNE, QUANTIZE
 
 REFERENCES = [
-    one for operation in (FACTORIZE, PRUNE, QUANTIZE) for one in operation.methods.values() if isinstance(one, Lazy)
+    one
+    for operation in (EXPERTS, FACTORIZE, PRUNE, QUANTIZE)
+    for one in operation.methods.values()
+    if isinstance(one, Lazy)
 ]
 
 
@@ -38,7 +41,7 @@ def test_a_method_has_the_options_that_are_told_without_it(reference):
     assert options_of(load(reference)) == options_of(reference)
 
 
-@pytest.mark.parametrize("operation", (FACTORIZE, PRUNE, QUANTIZE, PACK), ids=lambda one: one.name)
+@pytest.mark.parametrize("operation", (EXPERTS, FACTORIZE, PRUNE, QUANTIZE, PACK), ids=lambda one: one.name)
 def test_an_option_means_the_same_wherever_it_is(operation):
     """No name belongs to a method and to the pass; methods that share one agree on its type, and all have a help."""
     mine = {one.name for one in options_of(operation.settings)}

@@ -36,6 +36,7 @@ _ON_MODELS = [
     ["quantize", "a", "b"],
     ["prune", "a", "b"],
     ["factorize", "a", "b"],
+    ["experts", "a", "b", "--keep", "0.5"],
     ["apply", "recipe.yaml", "a", "b"],
     ["densify", "a", "b"],
     ["advise", "a"],

@@ -5,11 +5,11 @@ from typing import Any
 
 from squeeze.commands.declared import both_ways, default_of, kind_of
 from squeeze.options import MethodOption, Operation, Option, Reference, options_of
-from squeeze.recipes.options import FACTORIZE, PACK, PRUNE, QUANTIZE, Common, Recovering
+from squeeze.recipes.options import EXPERTS, FACTORIZE, PACK, PRUNE, QUANTIZE, Common, Recovering
 
 __all__ = ["OPERATIONS", "operation_table", "options_table"]
 
-OPERATIONS: tuple[Operation[Any], ...] = (QUANTIZE, PRUNE, FACTORIZE, PACK)
+OPERATIONS: tuple[Operation[Any], ...] = (QUANTIZE, PRUNE, FACTORIZE, EXPERTS, PACK)
 _COLUMNS = ("option", "on the command line", "type", "default", "bounds", "what it is")
 
 

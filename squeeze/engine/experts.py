@@ -258,7 +258,10 @@ class Expert(nn.Module):
 class Experts(nn.Module):
     """A fused experts module of transformers with a linear module for each matrix.
 
-    `seeing_all` are numbers of experts that run on all tokens, for statistics of their inputs; that changes no output.
+    Attributes:
+        seeing_all: numbers of experts that run on all tokens, for statistics of their inputs; that changes no output.
+        watch: called for each expert with tokens: watch(number, token [T], weight [T], inner [T, I], out [T, H]), where
+            `inner` are the inputs of its last matrix.
     """
 
     fused: Any
@@ -272,6 +275,7 @@ class Experts(nn.Module):
         self.layout = layout
         self.__dict__["fused"] = fused  # its gate and activation are used; not a child module
         self.seeing_all: frozenset[int] = frozenset()
+        self.watch: Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None] | None = None
 
     def forward(self, hidden: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """Run the chosen experts.
@@ -285,11 +289,13 @@ class Experts(nn.Module):
         for number, expert in enumerate(self.experts):
             token, rank = torch.where(chosen == number)
             if number in self.seeing_all:
-                y = self._run(expert, hidden)[token]
+                inner, y = (values[token] for values in self.run(expert, hidden))
             elif len(token):
-                y = self._run(expert, hidden[token])
+                inner, y = self.run(expert, hidden[token])
             else:
                 continue
+            if self.watch:
+                self.watch(number, token, weights[token, rank], inner, y)
             y = y * weights[token, rank, None]
             out.index_add_(0, token, y.to(out.dtype))
         return out
@@ -308,11 +314,12 @@ class Experts(nn.Module):
                     setattr(expert.get_submodule(leaf), kind, value)
         return module
 
-    def _run(self, expert: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    def run(self, expert: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the inputs [T, I] of an expert's last matrix, and its outputs [T, H], for tokens x [T, H]."""
         both = [expert.gate_proj(x), expert.up_proj(x)]  # type: ignore[operator]
         both_at_once = torch.stack(both, -1).flatten(-2) if self.layout.interleaved else torch.cat(both, -1)
-        y: torch.Tensor = expert.down_proj(self.fused._apply_gate(both_at_once))  # type: ignore[operator]
-        return y
+        inner: torch.Tensor = self.fused._apply_gate(both_at_once)
+        return inner, expert.down_proj(inner)  # type: ignore[operator]
 
 
 @contextmanager

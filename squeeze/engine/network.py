@@ -358,7 +358,7 @@ def _empty_model(checkpoint: Checkpoint) -> Any:
     config.tie_word_embeddings = checkpoint.config.get(
         "tie_word_embeddings", getattr(config, "tie_word_embeddings", False)
     )
-    for part in () if is_causal(config) else (config, *(getattr(config, name) for name in config.sub_configs)):
+    for part in (config, *(getattr(config, name) for name in config.sub_configs)):
         if getattr(part, "use_cache", False):
             part.use_cache = False
     with explained(folder):

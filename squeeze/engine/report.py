@@ -107,6 +107,9 @@ class Report:
         tasks: scores, with the original's as base.
         notes: deviations from the request, and remarks on the whole.
         outputs: distances of outputs from the original's, of models without a perplexity.
+        experts: of each layer of experts whose number was reduced: how many there were (`experts`), the numbers of
+            those that were `kept`, the share of the router's `weight` that these had, and the relative squared `error`
+            of the layer's outputs.
     """
 
     source: str
@@ -129,6 +132,7 @@ class Report:
     tasks: list[TaskScore] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     outputs: list[OutputQuality] = field(default_factory=list)
+    experts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def bits_per_weight(self) -> float:
@@ -233,7 +237,10 @@ class Report:
     def table(self) -> str:
         """Return layers, matrices left dense, and totals, for a terminal."""
         pruned = any(layer.pattern for layer in self.layers)
-        lines = [f"{'layer':<44} {'shape':>13} {'method':<9} {'bits':>6} {'error':>9}{' zeros' if pruned else ''}"]
+        lines = [_experts_line(name, layer) for name, layer in self.experts.items()]
+        if self.layers or not self.experts:
+            head = f"{'layer':<44} {'shape':>13} {'method':<9} {'bits':>6} {'error':>9}"
+            lines.append(head + " zeros" * pruned)
         for layer in self.layers:
             shape, zeros = "x".join(map(str, layer.shape)), f" {layer.sparsity:5.3f}" if pruned else ""
             error = "-" if layer.error is None else f"{layer.error:.2e}"
@@ -243,9 +250,11 @@ class Report:
         return "\n".join([*lines, *(f"{name}: {value}" for name, value in self._totals())])
 
     def _totals(self) -> list[tuple[str, str]]:
+        bits = f"{self.bits_per_weight:.3f} of the {len(self.layers)} compressed matrices"
         totals = [
             ("method", f"{self.method}, format {self.format}"),
-            ("bits per weight", f"{self.bits_per_weight:.3f} of the {len(self.layers)} compressed matrices"),
+            *([("bits per weight", bits)] if self.layers or not self.experts else []),
+            *self._experts(),
             *self._sparsity(),
             ("bits per parameter", f"{self.bits_per_parameter:.3f} of the whole checkpoint"),
             ("bytes", f"{self.stored_bytes} of {self.raw_bytes} ({_percent(self.stored_bytes, self.raw_bytes)})"),
@@ -267,6 +276,14 @@ class Report:
                 totals.append(("same most probable token", f"{100 * (self.after.top1_agreement or 0):.1f} %"))
         totals += [(one.name, str(one)) for one in self.outputs]
         return totals + [(score.task, str(score)) for score in self.tasks]
+
+    def _experts(self) -> list[tuple[str, str]]:
+        """Return a line on the experts that were kept."""
+        if not self.experts:
+            return []
+        before = sum(layer["experts"] for layer in self.experts.values())
+        kept = sum(len(layer["kept"]) for layer in self.experts.values())
+        return [("experts", f"{kept} of {before} in {len(self.experts)} layers")]
 
     def _outer(self) -> list[tuple[str, str]]:
         """Return a line on the embedding and the head, if they are a part of the checkpoint that matters."""
@@ -303,6 +320,14 @@ class Report:
         text = card.read_text("utf-8", _AS_THEY_ARE) if card.is_file() else f"# {Path(self.target).name}\n"
         own_text = text.partition("\n## Compression\n")[0].rstrip()
         files.write_text(card, f"{own_text}\n\n{self.card()}", _AS_THEY_ARE)
+
+
+def _experts_line(name: str, layer: dict[str, Any]) -> str:
+    """Return the line of a layer of experts for a terminal."""
+    kept = f"{len(layer['kept'])} of {layer['experts']} experts"
+    weight = "" if layer.get("weight") is None else f", {100 * layer['weight']:.1f} % of the router's weight"
+    error = "" if layer["error"] is None else f", error {layer['error']:.2e}"
+    return f"{name:<44} {kept}{weight}{error}"
 
 
 def _percent(part: int, whole: int) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from squeeze.checkpoint.architectures import SHARED_EXPERTS
 from squeeze.factor.methods import METHODS as FACTORISING, Share
 from squeeze.options import MOST_MINUTES, Checked, Operation, Reference, option
+from squeeze.prune.experts.methods import METHODS as REDUCING
 from squeeze.prune.methods import METHODS as PRUNING
 from squeeze.quant.methods import METHODS as QUANTISING
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DELTA",
+    "EXPERTS",
     "FACTORIZE",
     "GGUF",
     "PACK",
@@ -43,6 +45,7 @@ __all__ = [
     "Quantizing",
     "Recovering",
     "RecoveringFolder",
+    "Reducing",
 ]
 
 
@@ -152,6 +155,14 @@ class Pruning(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Reducing(Checked):
+    """Options of reducing a mixture of experts, other than a method's."""
+
+    keep: float | None = option(None, "Share of each layer's experts to keep; default: all", above=0, most=1)
+    active: int | None = option(None, "Experts that a token uses; default: as many as before", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Factorizing(Checked):
     """Options of factorising, other than a method's."""
 
@@ -236,6 +247,7 @@ WHOLE: dict[str, Reference] = {"plan": Plan, "modegpt": MoDeGPT}  # look at the 
 
 QUANTIZE = Operation("quantize", Quantizing, QUANTISING, "gptq")
 PRUNE = Operation("prune", Pruning, PRUNING, "sparsegpt")
+EXPERTS = Operation("experts", Reducing, REDUCING, "reap")
 FACTORIZE = Operation("factorize", Factorizing, ChainMap(FACTORISING, WHOLE), "plan")
 DELTA = Operation("delta", Differing)
 RECOVER = Operation("recover", Recovering)  # the step of a recipe, whose calibration is the recipe's

@@ -17,8 +17,20 @@ from squeeze.options import Operation, Request, values_of
 from squeeze.packing.pack import Totals, pack
 from squeeze.quant.bits import Bits
 from squeeze.recipes.densify import densify
+from squeeze.recipes.experts import experts
 from squeeze.recipes.factorize import Task, factorize
-from squeeze.recipes.options import FACTORIZE, FIXED, GGUF, PACK, PRUNE, QUANTIZE, RECOVER, RECOVER_FOLDER, Common
+from squeeze.recipes.options import (
+    EXPERTS,
+    FACTORIZE,
+    FIXED,
+    GGUF,
+    PACK,
+    PRUNE,
+    QUANTIZE,
+    RECOVER,
+    RECOVER_FOLDER,
+    Common,
+)
 from squeeze.recipes.prune import prune, recovered, requested_method
 from squeeze.recipes.quantize import quantize
 from squeeze.recipes.recover import has_codes, recover
@@ -101,7 +113,7 @@ class Prune(Step):
 
     operation = PRUNE
     name: ClassVar[str] = "prune"
-    follows: ClassVar[tuple[str, ...] | None] = ("factorize",)
+    follows: ClassVar[tuple[str, ...] | None] = ("factorize", "experts")
 
     def __post_init__(self) -> None:
         if type(pattern := self.values.get("pattern")) is int:  # YAML 1.1 reads 2:4 as minutes and seconds
@@ -125,7 +137,7 @@ class Quantize(Step):
 
     operation = QUANTIZE
     name: ClassVar[str] = "quantize"
-    follows: ClassVar[tuple[str, ...] | None] = ("prune", "factorize", "recover")
+    follows: ClassVar[tuple[str, ...] | None] = ("prune", "factorize", "recover", "experts")
 
     def check(self) -> None:
         self.request().create_method()
@@ -146,7 +158,7 @@ class Factorize(Step):
 
     operation = FACTORIZE
     name: ClassVar[str] = "factorize"
-    follows: ClassVar[tuple[str, ...] | None] = ("prune",)
+    follows: ClassVar[tuple[str, ...] | None] = ("prune", "experts")
 
     def check(self) -> None:
         Task(self.request()).check()
@@ -157,6 +169,25 @@ class Factorize(Step):
     def run(self, source: Path, out: Path, this_pass: Pass) -> Report:
         with _readable(out, this_pass.next_step, "factors") as written:
             return factorize(source, out=written, **{**self.values, **this_pass.options()})
+
+
+@dataclass(frozen=True)
+class Experts(Step):
+    """A step with the options of `squeeze experts`, which writes a plain checkpoint."""
+
+    operation = EXPERTS
+    name: ClassVar[str] = "experts"
+    follows: ClassVar[tuple[str, ...] | None] = ()
+
+    def check(self) -> None:
+        self.request().create_method()
+        if self.value("keep") is None and self.value("active") is None:
+            raise SqueezeError("experts needs keep, a share of the experts, or active, the experts that a token uses")
+
+    def run(self, source: Path, out: Path, this_pass: Pass) -> Report:
+        options = this_pass.options()
+        del options["resume"]  # a stopped step starts again
+        return experts(source, out=out, **{**self.values, **options})
 
 
 @dataclass(frozen=True)
@@ -203,7 +234,7 @@ class Pack(Step):
         return pack(source, out, overwrite=True, **values_of(self.request().settings))
 
 
-STEPS: dict[str, type[Step]] = {step.name: step for step in (Prune, Quantize, Factorize, Recover, Pack)}
+STEPS: dict[str, type[Step]] = {step.name: step for step in (Prune, Quantize, Factorize, Experts, Recover, Pack)}
 
 
 @contextmanager

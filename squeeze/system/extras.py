@@ -14,7 +14,7 @@ EXTRAS = {
     "cluster": ("pandas", "pyarrow", "ray"),
     "llamacpp": ("llama_cpp",),
     "report": ("vl_convert",),
-    "models": ("accelerate", "compressed_tensors", "tokenizers", "torch", "transformers", "yaml"),
+    "models": ("accelerate", "compressed_tensors", "scipy", "tokenizers", "torch", "transformers", "yaml"),
     "tasks": ("lm_eval",),
 }
 

@@ -110,7 +110,7 @@ def test_an_unknown_key_is_named_with_the_nearest(operation):
 
 
 def test_functions_name_unknown_keys(tmp_path):
-    for function in (squeeze.quantize, squeeze.prune, squeeze.factorize):
+    for function in (squeeze.quantize, squeeze.prune, squeeze.factorize, squeeze.experts):
         with pytest.raises(OptionError, match="'group_sizes' is unknown: choose from method"):
             function(tmp_path, group_sizes=3, out=tmp_path / "out")
         assert len(signature(function).parameters) <= 10

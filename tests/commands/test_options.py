@@ -63,6 +63,7 @@ TO_MODELS = {  # what else commands must be told before they look at the device
     "compare": ("a", "b", "--prompts", "a"),
     "delta": ("a", "b", "out"),
     "eval": ("a", "--text", "a"),
+    "experts": ("in", "out", "--keep", "0.5"),
     "factorize": ("in", "out"),
     "generate": ("a", "Once"),
     "imatrix": ("a", "-o", "out", "--calibration", "a"),

@@ -20,7 +20,7 @@ _SECONDS = 900  # for a whole page
 _LANGUAGES = ("sh", "python", "yaml", "text")
 _SHORTER = "--samples 8 --sequence-length 128"
 _SQUEEZE = f"""#!/bin/sh
-case "$1" in quantize|prune|factorize|delta|recover) set -- "$@" {_SHORTER};; esac
+case "$1" in quantize|prune|factorize|experts|delta|recover) set -- "$@" {_SHORTER};; esac
 exec "{sys.executable}" -m squeeze "$@"
 """
 _PYTHON = f"""#!/bin/sh

@@ -34,6 +34,7 @@ def write(folder: Path) -> None:
     (folder / "recipe.yaml").write_text(_RECIPE)
     _model(folder / "my-model", seed=1)
     _model(folder / "my-model-tuned", seed=1, noise=1e-3)
+    zoo.write(folder / "my-mixture", "qwen3_moe")
     zoo.tokenizer().save_pretrained(zoo_others.write(folder / "my-encoder", "BertModel"))
     samples = zoo_others.samples("WhisperForConditionalGeneration", 8)
     zoo_others.write(folder / "my-speech", "WhisperForConditionalGeneration")

@@ -220,7 +220,7 @@ def test_the_command_applies_a_recipe(tmp_path, model, text):
     path.write_text("steps: [cook]\n")
     done = CliRunner().invoke(main, ["apply", str(path), str(model), str(tmp_path / "x")])
     assert done.exit_code == 1 and done.output == (
-        f"Error: {path}: step 1: 'cook' is unknown: choose from prune, quantize, factorize, recover, pack\n"
+        f"Error: {path}: step 1: 'cook' is unknown: choose from prune, quantize, factorize, experts, recover, pack\n"
     )
 
 

@@ -1,0 +1,1 @@
+"""Mixtures of experts with fewer experts."""
