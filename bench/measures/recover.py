@@ -41,7 +41,8 @@ def quantised(bench: Bench, base: str) -> Path:
     """Return the folder that a row of `base` trains. It is made if it is missing."""
     out, method = bench.work / f"base-{base.replace(':', '-')}", BASES[base]
     if not out.is_dir():
-        shared = {"out": out, "calibration": bench.calibration, "samples": bench.args.samples, "resume": True}
+        shared: dict[str, Any] = {"out": out, "calibration": bench.calibration, "samples": bench.args.samples}
+        shared |= {"resume": True, "overwrite": True}
         if isinstance(method, GPTQ):
             squeeze.quantize(bench.original, method, format="squeeze", **shared)
         else:
