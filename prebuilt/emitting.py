@@ -3,16 +3,26 @@
 import multiprocessing
 import pickle
 import re
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from numba import types
+
 from prebuilt.objects import entry_point, is_there, undefined
-from prebuilt.signatures import of_this_target
+from prebuilt.signatures import of_this_target, signature_hash
 from prebuilt.targets import ROOT, Target
 from squeeze.version import __version__
 
+# Kernels of which an argument is words of any width, which depends on how values are distributed, and its place.
+_WORDS = {
+    "squeeze.packing.tensors.planes:choose_groups": 0,
+    "squeeze.packing.tensors.planes:cut_plane": 3,
+    "squeeze.packing.tensors.planes:pack_raw": 0,
+    "squeeze.packing.tensors.planes:put_plane": 4,
+}
 _SYSTEM = {"log10", "log2", "log2f", "memcpy", "memmove", "memset", "sched_yield", "usleep"}  # of the C library
 
 
@@ -26,7 +36,7 @@ def emit(target: Target, folder: Path, signatures: Path, processes: int) -> None
         processes: how many compile side by side.
     """
     wanted: dict[str, list[Any]] = {}
-    for name, signature in pickle.loads(signatures.read_bytes()):
+    for name, signature in _all_widths(pickle.loads(signatures.read_bytes())):
         if name.startswith(target.only):
             wanted.setdefault(name, []).append(of_this_target(name, signature))
     there = partial(is_there, target.name, folder)
@@ -41,6 +51,20 @@ def emit(target: Target, folder: Path, signatures: Path, processes: int) -> None
     (folder / "linked.txt").write_text("".join(f"{path}\n" for path in objects))
     for old in {*folder.glob("squeeze_*")}.difference(objects, (path.with_suffix(".kind") for path in objects)):
         old.unlink()
+
+
+def _all_widths(recorded: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield kernels and signatures, with those of other widths of words than the values of the workload needed."""
+    found = {}
+    for name, signature in recorded:
+        found[name, signature_hash(signature)] = signature
+        if name in _WORDS:
+            before, words, after = signature[: _WORDS[name]], signature[_WORDS[name]], signature[_WORDS[name] + 1 :]
+            for kind in (types.uint8, types.uint16, types.uint32):
+                other = (*before, words.copy(dtype=kind), *after)
+                found[name, signature_hash(other)] = other
+    for (name, _), signature in found.items():
+        yield name, signature
 
 
 def _check(objects: list[Path]) -> None:

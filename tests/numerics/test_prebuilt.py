@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from numba import types
 
-from prebuilt import __main__ as building, kernels, objects, recording, signatures
+from prebuilt import __main__ as building, emitting, kernels, objects, recording, signatures
 from prebuilt.targets import TARGETS, digest
 from squeeze.codecs.recurrent.weights import Scratch
 from squeeze.codecs.stream import split
@@ -226,6 +226,17 @@ def test_what_an_object_takes_from_elsewhere_is_found(tmp_path):
         machine = llvm.Target.from_triple(triple).create_target_machine(reloc="pic")
         (tmp_path / "entry.o").write_bytes(machine.emit_object(llvm.parse_assembly(source)))
         assert objects.undefined(tmp_path / "entry.o") == {"log2"}
+
+
+def test_words_of_all_widths_are_taken_if_one_is():
+    words, name = types.Array(types.uint32, 1, "C"), "squeeze.packing.tensors.planes:cut_plane"
+    recorded = [(name, (words, types.int64, types.int64, words)), ("a:b", (words,))]
+    found = list(emitting._all_widths(recorded))
+    assert [row for row in found if row[0] == "a:b"] == recorded[1:]
+    assert {(signature[0], signature[3].dtype) for kernel, signature in found if kernel == name} == {
+        (words, kind) for kind in (types.uint8, types.uint16, types.uint32)
+    }
+    assert set(emitting._WORDS) <= kernels.wanted()
 
 
 def test_arrays_of_products_have_the_type_of_the_processor(monkeypatch):
