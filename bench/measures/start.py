@@ -30,8 +30,11 @@ USES = {
     "compress -3 of 10 kB": ("compress", "-3", "-f", TEXT),
     "decompress -3 of 10 kB": ("decompress", "-k", "-f", f"{TEXT}.3.sqz"),
     "compress -6 of 10 kB": ("compress", "-6", "-f", TEXT),
+    "decompress -6 of 10 kB": ("decompress", "-k", "-f", f"{TEXT}.6.sqz"),
     "compress -8 of 10 kB": ("compress", "-8", "-f", TEXT),
+    "decompress -8 of 10 kB": ("decompress", "-k", "-f", f"{TEXT}.8.sqz"),
     "pack of 45 MB": ("pack", "-f", "model.safetensors", "packed.safetensors"),
+    "unpack of 45 MB": ("unpack", "-f", "packed.safetensors", "unpacked.safetensors"),  # what `pack` has left
 }
 
 
@@ -46,7 +49,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
                 _pip(python, "--no-deps", options.model, "tokenizers", *_links(options.find_links))
             _write_inputs(folder)
             for use, arguments in USES.items():
-                if use.startswith("compress -8") and not options.model:
+                if " -8 " in use and not options.model:
                     continue
                 yield about | {"use": use} | _measure(python, folder, arguments, options.runs)
 
@@ -93,21 +96,31 @@ def _measure(python: Path, folder: Path, arguments: tuple[str, ...], runs: int) 
     environment = {**kept, "XDG_CACHE_HOME": str(cache)}
     command = [python, "-m", "squeeze", *arguments]
     if arguments[0] == "decompress":
-        made = [python, "-m", "squeeze", "compress", "-3", "-f", TEXT, "-o", arguments[-1]]
+        level = arguments[-1].split(".")[1]
+        made = [python, "-m", "squeeze", "compress", f"-{level}", "-f", TEXT, "-o", arguments[-1]]
         subprocess.run(made, cwd=folder, env=environment, check=True, capture_output=True)
         shutil.rmtree(cache, ignore_errors=True)
-    seconds = []
+    seconds, processor = [], []
     for _ in range(1 + runs):
-        began = time.perf_counter()
+        began, before = time.perf_counter(), _processor_seconds()
         subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
         seconds.append(time.perf_counter() - began)
+        processor.append(_processor_seconds() - before)
     cached = sum(path.stat().st_size for path in cache.rglob("*") if path.is_file() and path.suffix in (".nbc", ".nbi"))
     return {
         "first seconds": round(seconds[0], 3),
         "later seconds": round(min(seconds[1:]), 3),
+        "first processor seconds": round(processor[0], 3),
+        "later processor seconds": round(min(processor[1:]), 3),
         "compiled bytes": cached,
         "peak bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10,
     }
+
+
+def _processor_seconds() -> float:
+    """Return the seconds of processors that ended children have taken, which depend little on other processes."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 MEASURE = Measure(
