@@ -16,12 +16,16 @@ from prebuilt.signatures import of_this_target, signature_hash
 from prebuilt.targets import ROOT, Target
 from squeeze.version import __version__
 
-# Kernels of which an argument is words of any width, which depends on how values are distributed, and its place.
+_NARROW, _WIDE = (types.uint8, types.uint16, types.uint32), (types.uint16, types.uint32, types.uint64)
+# Kernels with arguments that are words of any width, of which the values of the workload need some alone: places that
+# have one type, and the types.
 _WORDS = {
-    "squeeze.packing.tensors.planes:choose_groups": 0,
-    "squeeze.packing.tensors.planes:cut_plane": 3,
-    "squeeze.packing.tensors.planes:pack_raw": 0,
-    "squeeze.packing.tensors.planes:put_plane": 4,
+    "squeeze.packing.tensors.fixed_blocks:decode_blocks": [((0, 13), (types.int8,))],
+    "squeeze.packing.tensors.fixed_blocks:encode_blocks": [((0, 11), (types.int8,))],
+    "squeeze.packing.tensors.planes:choose_groups": [((0,), _NARROW)],
+    "squeeze.packing.tensors.planes:cut_plane": [((0,), _WIDE), ((3,), _NARROW)],
+    "squeeze.packing.tensors.planes:pack_raw": [((0,), _NARROW)],
+    "squeeze.packing.tensors.planes:put_plane": [((0,), _WIDE), ((4,), _NARROW)],
 }
 _SYSTEM = {"log10", "log2", "log2f", "memcpy", "memmove", "memset", "sched_yield", "usleep"}  # of the C library
 
@@ -57,14 +61,16 @@ def _all_widths(recorded: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     """Yield kernels and signatures, with those of other widths of words than the values of the workload needed."""
     found = {}
     for name, signature in recorded:
-        found[name, signature_hash(signature)] = signature
-        if name in _WORDS:
-            before, words, after = signature[: _WORDS[name]], signature[_WORDS[name]], signature[_WORDS[name] + 1 :]
-            for kind in (types.uint8, types.uint16, types.uint32):
-                other = (*before, words.copy(dtype=kind), *after)
-                found[name, signature_hash(other)] = other
+        others = [signature]
+        for places, kinds in _WORDS.get(name, ()):
+            others += [_replaced(other, places, kind) for other in others for kind in kinds]
+        found |= {(name, signature_hash(other)): other for other in others}
     for (name, _), signature in found.items():
         yield name, signature
+
+
+def _replaced(signature: tuple[Any, ...], places: tuple[int, ...], dtype: Any) -> tuple[Any, ...]:
+    return tuple(kind.copy(dtype=dtype) if i in places else kind for i, kind in enumerate(signature))
 
 
 def _check(objects: list[Path]) -> None:

@@ -233,8 +233,9 @@ def test_words_of_all_widths_are_taken_if_one_is():
     recorded = [(name, (words, types.int64, types.int64, words)), ("a:b", (words,))]
     found = list(emitting._all_widths(recorded))
     assert [row for row in found if row[0] == "a:b"] == recorded[1:]
-    assert {(signature[0], signature[3].dtype) for kernel, signature in found if kernel == name} == {
-        (words, kind) for kind in (types.uint8, types.uint16, types.uint32)
+    every = types.uint8, types.uint16, types.uint32, types.uint64
+    assert {(signature[0].dtype, signature[3].dtype) for kernel, signature in found if kernel == name} == {
+        (values, plane) for values in every[1:] for plane in every[:3]
     }
     assert set(emitting._WORDS) <= kernels.wanted()
 
