@@ -30,7 +30,7 @@ _PLANTED = (  # what transformers or squeeze might take for a name, and a config
 )
 _CODE = {"AutoConfig": "a.B", "AutoModelForCausalLM": "a.B", "AutoTokenizer": ["a.B", None]}
 _EVAL = ("eval", "model", "--text", "t.txt", "--window", "16", "--windows", "1")
-_MODEL: tuple[Command, ...] = (
+_BY_COMMANDS: tuple[Command, ...] = (
     _EVAL,
     ("generate", "model", "a", "-n", "1"),
     ("densify", "model", "out"),
@@ -44,8 +44,8 @@ _MODEL: tuple[Command, ...] = (
     ("compare", "model", "model", "--prompts", "t.txt", "-n", "1"),
     ("report", "model", "-o", "page.html"),
     ("compress", "-8", "--model", "model", "t.txt"),
-    lambda: _from_pretrained("model"),
 )
+_MODEL: tuple[Command, ...] = (*_BY_COMMANDS, lambda: _from_pretrained("model"))
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,8 @@ def _of_models(here: Path, model: Path) -> dict[str, Sample]:
         "tokenizer_config.json": Sample("model/tokenizer_config.json", tokens, _json, _MODEL, plain),
         "generation_config.json": Sample("model/generation_config.json", generation, _json, _MODEL, plain),
         "adapter_config.json": Sample("model/adapter_config.json", adapter, _json, _MODEL, plain),
-        "index": Sample("model/model.safetensors.index.json", index, _json, _MODEL, _copied(shards)),
+        # called by itself, transformers opens what the index of a plain model names
+        "index": Sample("model/model.safetensors.index.json", index, _json, _BY_COMMANDS, _copied(shards)),
         "squeeze.json": Sample(
             "model/squeeze.json", manifest, _json, (("unpack", "model", "out"), ("verify", "model"), *_MODEL), coded
         ),
