@@ -13,6 +13,7 @@ import torch
 import squeeze
 from squeeze.errors import SqueezeError
 from squeeze.kv import KIVI, QuantizedKVCache
+from squeeze.kv.policies import describe
 from squeeze.packing import container
 from tests.fuzz import mutations, streams, tensorfiles
 from tests.fuzz.formats import dictionary
@@ -318,7 +319,7 @@ def _of_caches(here: Path) -> dict[str, Sample]:
         with suppress(SqueezeError):
             QuantizedKVCache.load("a.kv", network.config)
 
-    policy = {"policy": "kivi", "bits": 4, "group": "x"}
+    policy = describe(KIVI(4, group=16, window=16))
     generate = ("generate", "model", "a", "-n", "1")
     return {
         "saved cache": Sample(
