@@ -8,6 +8,7 @@ import torch
 from squeeze.checkpoint.causal import check_causal
 from squeeze.checkpoint.pretrained import explained, is_causal, load_config, load_tokenizer
 from squeeze.checkpoint.text import read_text, tokenize
+from squeeze.codecs.stream.decompressor import decompress
 from squeeze.engine.inputs import Inputs, Samples
 from squeeze.errors import SqueezeError
 from squeeze.integrations.load_model import load_model
@@ -16,9 +17,10 @@ from squeeze.recipes.samples import needed, samples_of
 from squeeze.system.documents import read_object
 from squeeze.system.storage import local_path
 
-__all__ = ["calibration_inputs", "calibration_name", "calibration_tokens", "check_vocabulary"]
+__all__ = ["built_in", "calibration_inputs", "calibration_name", "calibration_tokens", "check_vocabulary"]
 
-SELF = "self"
+SELF, BUILT_IN = "self", "built-in"
+_SET = "calibration.sqz"  # beside this file; CALIBRATION.md has its sources
 
 
 def calibration_inputs(
@@ -42,7 +44,8 @@ def calibration_tokens(
     Args:
         folder: Folder of the model, whose tokenizer is used.
         source: A text file; a .jsonl file, whose "text" values are joined; "self" or None for text sampled from the
-            model; a data set that the package `datasets` has on this machine; or tokens [N, L], returned as they are.
+            model; "built-in" for the text that comes with squeeze; a data set that the package `datasets` has on this
+            machine; or tokens [N, L], returned as they are.
         samples: Number of sequences.
         length: Tokens of a sequence.
         seed: Seed of the choice of sequences from a longer text, or of sampling.
@@ -55,7 +58,8 @@ def calibration_tokens(
         return source.to(torch.int64)
     if source is None or str(source) == SELF:
         return _sampled(folder, samples, length, seed, device)
-    tokens = tokenize(load_tokenizer(folder), read_text(source))
+    text = built_in() if str(source) == BUILT_IN else read_text(source)
+    tokens = tokenize(load_tokenizer(folder), text)
     stretches = len(tokens) // length
     if stretches < samples:
         raise SqueezeError(
@@ -64,6 +68,11 @@ def calibration_tokens(
         )
     selected = torch.randperm(stretches, generator=torch.Generator().manual_seed(seed))[:samples].sort().values
     return tokens[: stretches * length].reshape(stretches, length)[selected]
+
+
+def built_in() -> str:
+    """Return the built-in calibration text: books, conversations, source code, tables and twelve languages."""
+    return decompress(Path(__file__).with_name(_SET).read_bytes()).decode()
 
 
 def check_vocabulary(model: Any, tokens: torch.Tensor) -> None:

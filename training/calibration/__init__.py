@@ -1,0 +1,1 @@
+"""The built-in calibration set: its sources, and how it is made."""
