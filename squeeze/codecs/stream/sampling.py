@@ -38,8 +38,8 @@ _LEAST = 1024  # bytes below which records cannot be detected
 _MAX_DISTANCE = 512
 _NEAR = 4  # two bytes of at most this difference, modulo 256, are near each other
 _SIGNIFICANT = 6  # standard deviations above chance
-_FAR_SAMPLE = 1 << 17  # bytes in which records of more than _MAX_DISTANCE bytes are looked for
-_MAX_FAR, _FAR_RECORDS = 1 << 13, 8  # longest of these records, and the fewest that are coded to try them
+_MAX_FAR, _FAR_RECORDS = 1 << 13, 8  # longest of records above _MAX_DISTANCE, and the fewest that are coded to try them
+_FAR_SAMPLE = (1 << 17) - _MAX_FAR  # bytes in which they are looked for: with the distances a power of two
 _FAR_TRIAL = 1 << 16  # bytes of up to twice as many
 _FREQUENCIES = 1, 3, 9, 27, 64, 101  # of waves over the values of a byte, whose sum is high for near values only
 _FARTHER = 1.02  # how much more alike bytes must be at the longer of two distances
@@ -193,7 +193,7 @@ def _likeness(sample: np.ndarray, most: int) -> np.ndarray:
     products at all distances, which are high for near values, are an autocorrelation.
     """
     telling = sample != np.bincount(sample).argmax()
-    size = 1 << int(sample.size + most).bit_length()
+    size = 1 << (int(sample.size) + most - 1).bit_length()
     spectrum = np.zeros(size)
     for frequency in _FREQUENCIES:
         circle = np.exp(2j * np.pi * frequency / 256 * np.arange(256)).astype(np.complex64)
