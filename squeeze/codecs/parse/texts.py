@@ -197,7 +197,7 @@ class Lines(Wrapper):
     name = "CR LF"
     _LINE = rb"[^\x00-\x08\x0b\x0e-\x1f\r\n]*+"
     mark = re.compile(rb"(?<![^\n])(?:%b\r\n){%d,}+%b" % (_LINE, _LEAST_LINES, _LINE))
-    _CR = re.compile(rb"(?<![^\r])(?:%b\r){%d,}+%b(?!\n)" % (_LINE, _LEAST_LINES, _LINE))
+    _CR = re.compile(rb"(?<![^\r])(?:%b\r(?!\n)){%d,}+%b" % (_LINE, _LEAST_LINES, _LINE))
     _ENDS = (b"\r\n", b"\r")
 
     def find(self, data: bytes) -> Iterator[int]:

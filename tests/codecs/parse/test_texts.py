@@ -81,6 +81,12 @@ def test_lines_that_end_in_cr_get_lf():
     assert check(text.replace(b"\n", b"\r")) == [("CR LF", text)]
 
 
+def test_lines_that_end_in_cr_stop_before_cr_lf():
+    """Check that the end of many lines is found once, and not looked for from each of them."""
+    text = b"ab\n" * 100_000
+    assert check(text.replace(b"\n", b"\r") + b"end\r\n") == [("CR LF", text + b"end")]
+
+
 @pytest.mark.parametrize("end", [b"\n", b"\r\r\n", b"\0\r\n", b"\r\n\n"])
 def test_lines_with_another_end_stay_as_they_are(end):
     assert check(b"line".join([end] * 500)) == []
