@@ -29,6 +29,8 @@ class Eviction(Policy):
         if self.policy.evicts:
             kinds = " and ".join(type(one).__name__ for one in (self.policy, self))
             raise PolicyError(f"expected one policy that gives up tokens, got {kinds}: leave one out")
+        if self.policy.archives:
+            raise PolicyError("an archive holds all tokens: leave out the eviction")
 
     @property
     def sinks(self) -> int:

@@ -8,6 +8,7 @@ import torch
 
 from squeeze.errors import PolicyError
 from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache, Rotated, attention, evict
+from squeeze.kv.archive.policy import Archive
 from squeeze.kv.attention import cpu, tiles
 from squeeze.kv.contract import CACHE
 from squeeze.kv.evict import AdaKV, SinksAndWindow, SnapKV, SoftPrune
@@ -263,3 +264,5 @@ def test_a_layer_tells_its_policy_and_knows_no_other():
 def test_one_eviction_goes_around_a_policy(outer):
     with pytest.raises(PolicyError, match=f"got SinksAndWindow and {outer.__name__}: leave one out"):
         outer(SinksAndWindow(INNER))
+    with pytest.raises(PolicyError, match="an archive holds all tokens: leave out the eviction"):
+        outer(Archive((), 1.0, 1.0))
