@@ -36,7 +36,8 @@ _SLOT = 0
 class CodedTensor(torch.Tensor):
     """A weight that is coded, with the shape and dtype of the decoded one.
 
-    A layer of `operations` takes the payload. Any other use, such as a split into parts, decodes it first.
+    A layer of `operations` takes the payload. Any other use, such as a split into parts, decodes it first. It cannot be
+    changed in place.
     """
 
     entry: Entry
@@ -55,7 +56,12 @@ class CodedTensor(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        args, kwargs = _pytree.tree_map_only(cls, lambda one: one.entry.decode(), (args, kwargs or {}))
+        kwargs = kwargs or {}
+        given = {argument.name: one for argument, one in zip(func._schema.arguments, args, strict=False)} | kwargs
+        changed = [given.get(one.name) for one in func._schema.arguments if one.alias_info and one.alias_info.is_write]
+        if any(isinstance(one, cls) for one in changed):
+            raise SqueezeError(f"a coded weight cannot be changed in place ({func}): take a copy of it (clone)")
+        args, kwargs = _pytree.tree_map_only(cls, lambda one: one.entry.decode(), (args, kwargs))
         return func(*args, **kwargs)
 
 

@@ -127,6 +127,10 @@ def test_other_uses_of_a_coded_tensor_decode_it(original):
     first, second = coded.chunk(2)
     assert torch.equal(torch.cat([first, second]), original.first.weight)
     assert torch.equal(coded.float(), original.first.weight.float())
+    assert torch.equal(torch.empty(512, 128).copy_(coded), original.first.weight.float())
+    for change in (lambda: coded.mul_(2), lambda: coded.copy_(first), lambda: torch.neg(first, out=coded)):
+        with pytest.raises(SqueezeError, match="a coded weight cannot be changed in place"):
+            change()
 
 
 def test_a_shard_stands_for_its_folder(original):
