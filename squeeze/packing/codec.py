@@ -59,7 +59,8 @@ def encode(
         The coded tensor, uint8, which is the beginning of `out` if that is given.
 
     Raises:
-        OptionError: if the level is unknown, the dtype has no name in safetensors, or `out` is too small or read-only.
+        OptionError: if the level is unknown, the tensor is sparse or of a dtype without a name in safetensors, or `out`
+            is too small, read-only or not contiguous.
     """
     check_level(level)
     described, data = _described(tensor, name)
@@ -183,13 +184,13 @@ def decode_stream(
 
 def _described(tensor: torch.Tensor, name: str) -> tuple[Tensor, Bytes]:
     """Return the dtype and shape of a tensor as safetensors has them, and its bytes."""
-    if tensor.device.type != "cpu" or tensor.dtype not in _NAMES:
-        found = f"{tensor.dtype} on {tensor.device}"
-        raise OptionError(f"expected a tensor on the CPU of a dtype of safetensors, got {found}")
-    dtype, shape = _NAMES[tensor.dtype], tuple(tensor.shape)
+    dtype, shape = _NAMES.get(tensor.dtype), tuple(tensor.shape)
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided or not dtype or (dtype == "F4" and not shape):
+        found = f"{tensor.dtype} {list(shape)} on {tensor.device}, {tensor.layout}"
+        raise OptionError(f"expected a dense tensor on the CPU of a dtype of safetensors, got {found}")
     if dtype == "F4":  # torch stores two numbers in an element
         shape = (*shape[:-1], 2 * shape[-1])
-    flat = tensor.detach().contiguous().reshape(-1)
+    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
     data = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
     return Tensor(name, dtype, shape, 0, data.size), data
 
@@ -206,10 +207,10 @@ def _bytes(data: Buffer) -> Bytes:
 
 
 def _writable(out: Buffer, size: int) -> Bytes:
-    found = _bytes(out)
-    if found.size < size or not found.flags.writeable:
-        raise OptionError(f"expected a writable buffer of at least {size} bytes, got {found.size}")
-    return found[:size]
+    view = memoryview(out)
+    if view.nbytes < size or view.readonly or not view.c_contiguous:
+        raise OptionError(f"expected a contiguous writable buffer of at least {size} bytes, got {view.nbytes}")
+    return _bytes(out)[:size]
 
 
 def _parse_start(text: bytes, count: int = 0) -> tuple[int, int] | None:

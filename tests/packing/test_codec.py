@@ -53,17 +53,37 @@ def test_results_go_to_the_callers_memory():
     place = out.data_ptr()
     assert codec.decode(room, out=out).data_ptr() == place
     assert same(out, values)
-    with pytest.raises(OptionError, match="expected a writable buffer of at least"):
+    with pytest.raises(OptionError, match="expected a contiguous writable buffer of at least"):
         codec.encode(values, out=bytearray(10))
-    with pytest.raises(OptionError, match="expected a writable buffer"):
+    with pytest.raises(OptionError, match="expected a contiguous writable buffer"):
         codec.encode(values, out=bytes(len(room)))
     for other in (out.float(), out.t(), out[:-1]):
         with pytest.raises(OptionError, match=r"expected a contiguous buffer of torch\.bfloat16 \[700, 800\]"):
             codec.decode(data, out=other)
-    with pytest.raises(OptionError, match="expected a tensor on the CPU"):
+    with pytest.raises(OptionError, match="expected a dense tensor on the CPU"):
         codec.encode(torch.empty(3, dtype=torch.complex128))
     with pytest.raises(SqueezeError, match="level"):
         codec.encode(values, level="other")
+
+
+@pytest.mark.parametrize("as_buffer", [np.asarray, memoryview])
+def test_memory_that_is_not_contiguous_is_refused(as_buffer):
+    values = tensor()
+    room = np.zeros((2 * codec.room_for(values), 2), np.uint8)[:, 0]
+    with pytest.raises(OptionError, match="expected a contiguous writable buffer"):
+        codec.encode(values, out=as_buffer(room))
+    wide = np.zeros((100, codec.room_for(values)), np.uint8)[:, :-1]  # whose bytes in a row are a copy
+    with pytest.raises(OptionError, match="expected a contiguous writable buffer"):
+        codec.encode(values, out=as_buffer(wide))
+
+
+def test_lazy_signs_are_part_of_the_values_and_sparse_tensors_are_refused():
+    values = torch.randn(30, dtype=torch.complex64)
+    for lazy in (values.conj(), values.conj().imag):
+        assert torch.equal(codec.decode(codec.encode(lazy)), lazy)
+    for other in (torch.eye(3).to_sparse(), torch.empty((), dtype=torch.float4_e2m1fn_x2)):
+        with pytest.raises(OptionError, match="expected a dense tensor on the CPU"):
+            codec.encode(other)
 
 
 def test_a_stream_of_tensors_through_a_pipe():
