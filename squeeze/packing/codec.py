@@ -207,7 +207,7 @@ def _bytes(data: Buffer) -> Bytes:
 
 
 def _writable(out: Buffer, size: int) -> Bytes:
-    view = memoryview(out)
+    view = out.data if isinstance(out, np.ndarray) else memoryview(out)
     if view.nbytes < size or view.readonly or not view.c_contiguous:
         raise OptionError(f"expected a contiguous writable buffer of at least {size} bytes, got {view.nbytes}")
     return _bytes(out)[:size]
