@@ -16,8 +16,10 @@ _FOLDER = Path(squeeze.__file__).parent
 _OF_OTHERS = {  # text that names options of other programs, or of a command that is run in a process of its own
     "checkpoint/weight_files.py",
     "kv/contract.py",
+    "integrations/sglang.py",
     "lm/models.py",
     "lm/sources.py",
+    "lm/tokenizer.py",
     "reader.py",
     "recipes/apply.py",
     "recipes/measure/benchmark.py",

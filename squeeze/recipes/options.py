@@ -66,7 +66,7 @@ class Calibrating(Checked):
 
     calibration: str | Path | torch.Tensor | Samples | None = option(
         None,
-        "Calibration text: a file, a data set's name, built-in, or self (the model writes it); default: self. For "
+        "Calibration text: file, data set's name, built-in, or self (the model writes it); default: self. For "
         "other models a text, an .npz file, or a folder of images or WAV files",
     )
     samples: int = option(128, "Number of calibration sequences", least=1)

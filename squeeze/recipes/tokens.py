@@ -58,8 +58,8 @@ def calibration_tokens(
         return source.to(torch.int64)
     if source is None or str(source) == SELF:
         return _sampled(folder, samples, length, seed, device)
-    text = built_in() if str(source) == BUILT_IN else read_text(source)
-    tokens = tokenize(load_tokenizer(folder), text)
+    tokenizer = load_tokenizer(folder)
+    tokens = tokenize(tokenizer, built_in() if str(source) == BUILT_IN else read_text(source))
     stretches = len(tokens) // length
     if stretches < samples:
         raise SqueezeError(

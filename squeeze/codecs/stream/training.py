@@ -20,7 +20,7 @@ from squeeze.codecs.deep.initial_state import Learned, Start, initial_model
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.recurrent import change as changes
 from squeeze.codecs.recurrent.change import Change
-from squeeze.codecs.stream import blocks, levels
+from squeeze.codecs.stream import blocks, levels, sampling
 from squeeze.codecs.stream.dictionary import Dictionary, built_in
 from squeeze.codecs.stream.dictionary_file import MAX_TEXT, to_bytes
 from squeeze.errors import DictionaryError, LevelError
@@ -206,6 +206,8 @@ def _content(data: list[bytes]) -> Content:
     content = max(sizes, key=lambda content: sizes[content])
     if blocks.is_packed(content):
         raise DictionaryError("the samples are compressed or encrypted already: there is nothing to learn from them")
+    if content.record > max(map(len, data)):  # a distance between samples, of which none holds a record
+        return min((Content("text"), sampling.OTHER), key=lambda one: sampling.coded_size(joined[:_PIECE], one))
     return content
 
 

@@ -15,7 +15,7 @@ __all__ = ["METHODS", "FittedOptions", "MergeOptions", "NormOptions"]
 class FittedOptions(Checked):
     """Options of methods that fit the kept experts to what the layer computed before (fitting.py)."""
 
-    fit: int = option(2, "Rounds that fit the last matrix of each kept expert to the layer's former outputs", least=0)
+    fit: int = option(2, "Rounds that fit each kept expert's last matrix to the layer's former outputs", least=0)
     damping: float = option(0.03, "Damping of that fit, as a share of the mean square of its inputs", above=0)
 
 
