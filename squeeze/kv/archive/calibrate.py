@@ -32,7 +32,7 @@ def archive_policy(
         model: The model.
         statistics: Its statistics, with joint moments.
         bits: The bits per value in the mean over the model, first tokens left out.
-        sinks: The number of first tokens in full precision.
+        sinks: The number of first tokens that a file has in 16 bits, not transformed.
         window: The number of latest tokens that are coded more finely.
 
     Raises:

@@ -106,7 +106,7 @@ class Archive(Policy):
         step: The step of the quantiser.
         bits: The expected bits per value in a file, sinks left out.
         frequencies: Frequencies of the rotary embedding that is undone, or None.
-        sinks: The number of first tokens in full precision.
+        sinks: The number of first tokens that a file has in 16 bits, not transformed.
         window: The number of latest tokens that are coded more finely.
     """
 
@@ -167,7 +167,7 @@ class Archive(Policy):
             raise ValueError
         groups = [tuple(layers) for layers in plain["layers"]]
         flat = [layer for layers in groups for layer in layers]
-        if not all(groups) or any(type(layer) is not int for layer in flat) or sorted(set(flat)) != flat:
+        if not all(groups) or any(type(layer) is not int or layer < 0 for layer in flat) or sorted(set(flat)) != flat:
             raise ValueError
         bases = [
             Basis(layers, *(tensors[f"{number}.{name}"] for name in _TENSORS)) for number, layers in enumerate(groups)

@@ -1,4 +1,4 @@
-"""The tensors of a saved cache whose policy is Archive: first tokens as they are, and coefficients of all others."""
+"""The tensors of a saved cache whose policy is Archive: first tokens in 16 bits, and coefficients of all others."""
 
 from __future__ import annotations
 

@@ -97,6 +97,7 @@ WRONG = {
     "negative sinks": {"sinks": -1},
     "a layer twice": {"layers": [[0, 0]]},
     "layers out of order": {"layers": [[1, 0]]},
+    "a negative layer": {"layers": [[-1, 0]]},
     "no layers": {"layers": [[]]},
     "layers that are texts": {"layers": [["0", "1"]]},
     "three layers": {"layers": [[0, 1, 2]]},
