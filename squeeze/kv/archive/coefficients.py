@@ -21,6 +21,7 @@ _UNARY, _SIGN = 15, 31
 _INPUTS, _CONTEXTS = 6, 2048
 _START = 1 << 13  # initial weight of a prediction, in units of 2^-16
 _ONE = 256  # of running means
+_SPARE = 1024  # bytes, more than one coefficient takes
 
 
 class Coefficients(NamedTuple):
@@ -119,6 +120,8 @@ def code(m, values, coder, coded, decoding):
         m.scalars[0] = m.scalars[1] = 0
         before[2] = before[3] = 0
         for channel in range(channels):
+            if not decoding and np.int64(coder[arithmetic.POSITION]) > coded.size - _SPARE:
+                return token
             last = np.int64(values[token - 1, channel]) if token > 0 else 0
             before[0] = abs(last)
             before[1] = abs(np.int64(values[token - 2, channel])) if token > 1 else 0
@@ -149,10 +152,13 @@ def encode(values: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
         values: int32 [T, K], magnitudes up to MOST.
         magnitudes: integers [K], their expected means in units of 1 / 256.
     """
-    coder, coded = np.zeros(3, np.uint64), np.zeros(4 * values.size + 4096, np.uint8)
-    arithmetic.start_encoder(coder)
-    code(build(magnitudes), np.ascontiguousarray(values), coder, coded, False)
-    return coded[: arithmetic.finish_encoder(coder, coded)].copy()
+    coder, width = np.zeros(3, np.uint64), 1
+    while True:
+        coded = np.zeros(width * values.size + 4 * _SPARE, np.uint8)
+        arithmetic.start_encoder(coder)
+        if code(build(magnitudes), np.ascontiguousarray(values), coder, coded, False) == len(values):
+            return coded[: arithmetic.finish_encoder(coder, coded)].copy()
+        width *= 4  # bytes of a coefficient, if those of the last buffer were too few
 
 
 def decode(coded: np.ndarray, tokens: int, magnitudes: np.ndarray) -> np.ndarray:

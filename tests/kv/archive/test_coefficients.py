@@ -22,6 +22,7 @@ CASES = {
     "zeros": np.zeros((40, 7), np.int32),
     "large": np.array([[coefficients.MOST, -coefficients.MOST, 15, -16, 30, 31]] * 3, np.int32),
     "one token": laplacian(1, np.linspace(9, 0.1, 50)),
+    "noise that takes several bytes each": np.random.default_rng(3).integers(-(1 << 24), 1 << 24, (300, 20), np.int32),
     "many": laplacian(200, np.geomspace(300, 0.05, 60)),
 }
 
