@@ -33,6 +33,7 @@ _STEPS, _LEAST_STEPS = 600, 1 << 22  # candidates that may be compared for each 
 _FEW_TOKENS, _SAMPLE = 1 << 12, 1 << 15  # tokens on which all settings are tried, and the best
 _BEST, _NEAR = 3, 16  # settings that are tried again, and the most bytes that they may need beyond the best
 _FEW = 24  # bytes of choices in a sample that is predicted well enough
+_SETTINGS = 5  # bytes of settings that are not those before
 _MOST_OF_TOKEN, _MOST_OF_BLOCK = 96, 1 << 14  # bytes of choices, if none was expected
 _LEAST_WINDOW, _MOST_WINDOW = 9, 15  # bits
 _BLOCK = (1 << 14) - 1  # tokens of zlib's blocks by default
@@ -214,32 +215,46 @@ def _choices(stream: Tokens, encoder: Encoder, most: int, entries: np.ndarray) -
 
 
 def _estimate(stream: Tokens, window: int, before: object) -> Encoder:
-    """Return the settings that predict the first tokens best: few of them by all settings, more by the best ones.
+    """Return the settings that predict the first tokens best.
 
-    Those of the stream before are tried first, and are enough if they predict well.
+    The window is the smallest that holds all matches, if the content is larger and the given one predicts worse.
+    """
+    found, cost = _best(stream, window, before)
+    smaller = _window_of(stream)
+    if cost < _FEW or smaller >= window or stream.content.size <= 1 << smaller:
+        return found
+    other, less = _best(stream, smaller, before)
+    return other if less + _SETTINGS < cost else found
+
+
+def _best(stream: Tokens, window: int, before: object) -> tuple[Encoder, int]:
+    """Return the settings with this window that predict the first tokens best, and the bytes of their choices.
+
+    Few tokens are predicted by all settings, more by the best ones. Those of the stream before are tried first, and are
+    enough if they predict well.
     """
     block = _block_of(stream)
     memory = (block + 1).bit_length() - 7  # zlib's blocks have 2^(memory + 6) - 1 tokens
-    base = Encoder(window=min(window, _window_of(stream)), block=block, memory=memory if 1 <= memory <= 9 else 8)
+    base = Encoder(window=window, block=block, memory=memory if 1 <= memory <= 9 else 8)
     levels = [(level, filtered) for filtered, some in ((False, _UNFILTERED), (True, _FILTERED)) for level in some]
     tried = [replace(base, level=level, filtered=filtered, joined=level in _FREE) for level, filtered in levels]
     tried += [replace(base, level=_ISAL, joined=True, memory=memory) for memory in _ISAL_MEMORY]
     if isinstance(before, Encoder):
         same = replace(base, level=before.level, filtered=before.filtered, joined=before.joined)
-        if _cost(_sample(stream, _FEW_TOKENS), same) < _FEW:
-            return same
+        if (size := _cost(_sample(stream, _FEW_TOKENS), same)) < _FEW:
+            return same, size
     for most in (_FEW_TOKENS, _SAMPLE):
         sample, found = _sample(stream, most), list[tuple[int, int, Encoder]]()
         for number, encoder in enumerate(tried):
             size = _cost(sample, encoder)
             found.append((size, number, encoder))
             if size < _FEW and most >= stream.tokens.size:
-                return encoder
+                return encoder, size
         least = min(size for size, _, _ in found)
         tried = [encoder for size, _, encoder in sorted(found)[:_BEST] if size <= least + _NEAR]
         if len(tried) == 1 or most >= stream.tokens.size:
             break
-    return tried[0]
+    return tried[0], least
 
 
 def _cost(sample: Tokens, encoder: Encoder) -> int:
