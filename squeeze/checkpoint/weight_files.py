@@ -26,6 +26,7 @@ __all__ = [
     "how_to_convert",
     "is_repository",
     "own_files",
+    "place_of_shard",
     "read_index",
     "repositories_in",
     "shard_at",
@@ -99,12 +100,17 @@ def how_to_convert(path: Path) -> str:
     return f'{path}: PyTorch files can hold programs, so they are not read; convert it first: python -c "{script}"'
 
 
-def shard_at(folder: Path, name: str) -> Path:
-    """Return the path of a shard. Raises FormatError if it is missing, or outside the folder."""
+def place_of_shard(folder: Path, name: str) -> Path:
+    """Return the path of a shard, which may be missing. Raises FormatError if its name leads out of the folder."""
     try:
-        path = join_untrusted(folder, name)
+        return join_untrusted(folder, name)
     except FormatError:
         raise FormatError(f"{folder}: the shard {printable(repr(name))} is not in the folder") from None
+
+
+def shard_at(folder: Path, name: str) -> Path:
+    """Return the path of a shard. Raises FormatError if it is missing, or outside the folder."""
+    path = place_of_shard(folder, name)
     if not path.is_file():
         fault = dangling(path) if path.is_symlink() else "is missing"
         raise FormatError(f"{folder}: the shard {printable(name)} {fault}")

@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Any
 
 import torch
+from diffusers.models import modeling_utils
 from diffusers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_QUANTIZER_MAPPING
 from diffusers.quantizers.base import DiffusersQuantizer
 from diffusers.quantizers.quantization_config import QuantizationConfigMixin
@@ -26,6 +27,7 @@ from squeeze.checkpoint.config_json import check_description
 from squeeze.checkpoint.stored import dtype_named
 from squeeze.integrations.load_options import current, load_options
 from squeeze.integrations.packed import Payloads, memory_of
+from squeeze.integrations.restoring import within_folder
 from squeeze.packing.manifest import METHOD
 
 __all__ = ["SqueezeConfig", "SqueezeQuantizer", "load_options", "memory_of"]
@@ -91,5 +93,6 @@ class SqueezeQuantizer(DiffusersQuantizer):
         return False
 
 
+modeling_utils._get_checkpoint_shard_files = within_folder(modeling_utils._get_checkpoint_shard_files)
 AUTO_QUANTIZATION_CONFIG_MAPPING[METHOD] = SqueezeConfig
 AUTO_QUANTIZER_MAPPING[METHOD] = SqueezeQuantizer

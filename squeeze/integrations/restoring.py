@@ -20,7 +20,7 @@ import torch
 from transformers import modeling_utils
 from transformers.quantizers.base import HfQuantizer
 
-from squeeze.checkpoint import safetensors as tensorfile, torch_file
+from squeeze.checkpoint import safetensors as tensorfile, torch_file, weight_files
 from squeeze.errors import FormatError, LimitError, SqueezeError, escaped
 from squeeze.packing import container
 from squeeze.packing.device_decode import TORCH_DTYPES
@@ -28,7 +28,7 @@ from squeeze.packing.sources import SUFFIX
 from squeeze.packing.unpack import unpack
 from squeeze.packing.weights import torch_shape
 
-__all__ = ["register", "restored", "scratch_folder"]
+__all__ = ["register", "restored", "scratch_folder", "within_folder"]
 
 _PREFIX = "squeeze-"  # of scratch folders
 
@@ -60,11 +60,25 @@ def scratch_folder() -> Iterator[Path]:
 def register() -> None:
     """Patch transformers to read packed torch files, and its quantizers to read packed folders of their formats.
 
-    Everything else is passed on unchanged.
+    Indexes may then name files of their folder alone. Everything else is passed on unchanged.
     """
+    modeling_utils.get_checkpoint_shard_files = within_folder(modeling_utils.get_checkpoint_shard_files)
     modeling_utils.load_state_dict = _restoring(modeling_utils.load_state_dict)
     HfQuantizer.preprocess_model = _given_restored(HfQuantizer.preprocess_model)  # type: ignore[method-assign]
     HfQuantizer.postprocess_model = _then_freed(HfQuantizer.postprocess_model)  # type: ignore[method-assign]
+
+
+def within_folder(original: Any) -> Any:
+    """Wrap a function that finds the shards of an index, so that it refuses names that lead out of the folder."""
+
+    @wraps(original)
+    def get_checkpoint_shard_files(name: Any, index_filename: str | PathLike[str], *args: Any, **options: Any) -> Any:
+        index = Path(fspath(index_filename))
+        for shard in set(weight_files.read_index(index).values()) if index.is_file() else ():
+            weight_files.place_of_shard(index.parent, shard)
+        return original(name, index_filename, *args, **options)
+
+    return get_checkpoint_shard_files
 
 
 def _restoring(original: Any) -> Any:

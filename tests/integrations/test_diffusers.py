@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import squeeze
-from squeeze.errors import SqueezeError
+from squeeze.errors import FormatError, SqueezeError
 
 diffusers = pytest.importorskip("diffusers", reason="diffusers is not installed")
 from squeeze.integrations.diffusers import load_options, memory_of  # noqa: E402
@@ -128,3 +128,17 @@ def test_what_is_for_storage_is_decoded_once():
     with load_options(base="away/base"):
         found = diffusers.FluxTransformer2DModel.from_pretrained("difference", subfolder="transformer").state_dict()
     assert all(torch.equal(found[key], value) for key, value in expected.items())
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_an_index_that_names_a_file_outside_is_refused(packed):
+    transformer(torch.float32).save_pretrained("model", max_shard_size="200KB")
+    if packed:
+        squeeze.pack("model", "packed")
+    folder = Path("packed" if packed else "model")
+    (index,) = folder.glob("*.index.json")
+    described = json.loads(index.read_text())
+    described["weight_map"] |= {next(iter(described["weight_map"])): "a/../../outside.safetensors"}
+    index.write_text(json.dumps(described))
+    with pytest.raises(FormatError, match=r"the shard 'a/\.\./\.\./outside\.safetensors' is not in the folder"):
+        diffusers.FluxTransformer2DModel.from_pretrained(folder)

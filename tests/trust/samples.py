@@ -31,7 +31,7 @@ _PLANTED = (  # what transformers or squeeze might take for a name, and a config
 )
 _CODE = {"AutoConfig": "a.B", "AutoModelForCausalLM": "a.B", "AutoTokenizer": ["a.B", None]}
 _EVAL = ("eval", "model", "--text", "t.txt", "--window", "16", "--windows", "1")
-_BY_COMMANDS: tuple[Command, ...] = (
+_MODEL: tuple[Command, ...] = (
     _EVAL,
     ("generate", "model", "a", "-n", "1"),
     ("densify", "model", "out"),
@@ -45,8 +45,8 @@ _BY_COMMANDS: tuple[Command, ...] = (
     ("compare", "model", "model", "--prompts", "t.txt", "-n", "1"),
     ("report", "model", "-o", "page.html"),
     ("compress", "-8", "--model", "model", "t.txt"),
+    lambda: _from_pretrained("model"),
 )
-_MODEL: tuple[Command, ...] = (*_BY_COMMANDS, lambda: _from_pretrained("model"))
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,9 @@ def _of_models(here: Path, model: Path) -> dict[str, Sample]:
     (shards / "model.safetensors").rename(shards / "model-00001-of-00001.safetensors")
     names = tensorfiles.parsed((model / "model.safetensors").read_bytes()).entries()
     index = {"metadata": {"total_size": 1}, "weight_map": dict.fromkeys(names, "model-00001-of-00001.safetensors")}
+    (shards / "model.safetensors.index.json").write_bytes(_json(index))
     index["weight_map"] = dict(list(index["weight_map"].items())[:3])
+    squeeze.pack(shards, here / "packed shards")
     tokens = {"tokenizer_class": "PreTrainedTokenizerFast", "tokenizer_file": "x", "name_or_path": "x"}
     tokens |= {"auto_map": {"AutoTokenizer": ["a.B", "a.B"]}, "chat_template": "x", "bos_token": "a", "vocab_file": "x"}
     generation = {"_from_model_config": True, "transformers_version": "5", "custom_generate": "x", "assistant": "x"}
@@ -148,8 +150,10 @@ def _of_models(here: Path, model: Path) -> dict[str, Sample]:
         "tokenizer_config.json": Sample("model/tokenizer_config.json", tokens, _json, _MODEL, plain),
         "generation_config.json": Sample("model/generation_config.json", generation, _json, _MODEL, plain),
         "adapter_config.json": Sample("model/adapter_config.json", adapter, _json, _MODEL, plain),
-        # called by itself, transformers opens what the index of a plain model names
-        "index": Sample("model/model.safetensors.index.json", index, _json, _BY_COMMANDS, _copied(shards)),
+        "index": Sample("model/model.safetensors.index.json", index, _json, _MODEL, _copied(shards)),
+        "index, packed": Sample(
+            "model/model.safetensors.index.json", index, _json, _MODEL, _copied(here / "packed shards")
+        ),
         "squeeze.json": Sample(
             "model/squeeze.json", manifest, _json, (("unpack", "model", "out"), ("verify", "model"), *_MODEL), coded
         ),

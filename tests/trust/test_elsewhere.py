@@ -99,7 +99,16 @@ def test_the_watch_sees_what_it_is_for(box):
 
 NAMES = (
     *("config.json", "config.json, packed", "config.json, delta", "config.json, guarded", "tokenizer_config.json"),
-    *("generation_config.json", "adapter_config.json", "index", "squeeze.json", "packed file", "header", "dictionary"),
+    *(
+        "generation_config.json",
+        "adapter_config.json",
+        "index",
+        "index, packed",
+        "squeeze.json",
+        "packed file",
+        "header",
+        "dictionary",
+    ),
     *("members", "manifest", "manifest of shards", "journal", "recipe", "report", "report of a folder"),
     *("saved cache", "policy"),
 )

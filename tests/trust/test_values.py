@@ -22,7 +22,16 @@ from tests.trust.places import scalars
 
 BAD: tuple[Any, ...] = (-1, 0, 1 << 70, 1e300, 0.5, True, None, "none", "", [], [[]], {}, {"a": 1})
 NAMES = (
-    *("config.json, packed", "config.json, delta", "index", "squeeze.json", "packed file", "header", "dictionary"),
+    *(
+        "config.json, packed",
+        "config.json, delta",
+        "index",
+        "index, packed",
+        "squeeze.json",
+        "packed file",
+        "header",
+        "dictionary",
+    ),
     *("members", "manifest", "manifest of shards", "journal", "recipe", "report", "report of a folder"),
     *("saved cache", "policy"),
 )
