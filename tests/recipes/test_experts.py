@@ -25,18 +25,6 @@ GRID = {"group_size": 32, "calibration": TOKENS}
 LEAVES = ("gate_proj", "up_proj", "down_proj")
 
 
-@pytest.fixture(scope="module")
-def mixture(tmp_path_factory):
-    made = {}
-
-    def folder(kind, fused=False):
-        if (kind, fused) not in made:
-            made[kind, fused] = mixtures.save(kind, tmp_path_factory.mktemp("mixtures") / kind, fused)
-        return made[kind, fused]
-
-    return folder
-
-
 def logits(folder, **options):
     with torch.no_grad():
         return load_model(folder, **options)(IDS).logits

@@ -15,25 +15,13 @@ from squeeze.engine.report import Report
 from squeeze.errors import SqueezeError
 from squeeze.integrations.load_model import load_model
 from squeeze.recipes.apply import Recipe, apply
-from tests.makers import mixtures, zoo
+from tests.makers import zoo
 from tests.makers.mixtures import IDS, KINDS
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 pytest.importorskip("scipy", reason="scipy is not installed")
 
 TOKENS = torch.randint(3, 199, (6, 64), generator=torch.Generator().manual_seed(2))
-
-
-@pytest.fixture(scope="module")
-def mixture(tmp_path_factory):
-    made = {}
-
-    def folder(kind, fused=False):
-        if (kind, fused) not in made:
-            made[kind, fused] = mixtures.save(kind, tmp_path_factory.mktemp("mixtures") / kind, fused)
-        return made[kind, fused]
-
-    return folder
 
 
 def loaded(folder):

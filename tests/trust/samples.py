@@ -49,6 +49,14 @@ _MODEL: tuple[Command, ...] = (
 )
 
 
+NAMES = (
+    *("config.json", "config.json, packed", "config.json, delta", "config.json, guarded", "tokenizer_config.json"),
+    *("generation_config.json", "adapter_config.json", "index", "index, packed", "squeeze.json", "packed file"),
+    *("header", "dictionary", "members", "manifest", "manifest of shards", "journal", "recipe", "report"),
+    *("report of a folder", "saved cache", "policy"),
+)
+
+
 @dataclass(frozen=True)
 class Sample:
     """A file that names something, and the commands that read it.

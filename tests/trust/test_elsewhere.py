@@ -70,11 +70,6 @@ def _content(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, samples.Sample]:
-    return samples.make(tmp_path_factory.mktemp("samples"))
-
-
 @pytest.fixture
 def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: dict[str, samples.Sample]) -> Iterator[Box]:
     outside = tmp_path / "outside"
@@ -97,29 +92,14 @@ def test_the_watch_sees_what_it_is_for(box):
     assert "socket.connect" in kinds and kinds[-1] == "request"
 
 
-NAMES = (
-    *("config.json", "config.json, packed", "config.json, delta", "config.json, guarded", "tokenizer_config.json"),
-    *(
-        "generation_config.json",
-        "adapter_config.json",
-        "index",
-        "index, packed",
-        "squeeze.json",
-        "packed file",
-        "header",
-        "dictionary",
-    ),
-    *("members", "manifest", "manifest of shards", "journal", "recipe", "report", "report of a folder"),
-    *("saved cache", "policy"),
-)
 FEW = 6  # cases of a format that `make test` runs
 
 
 def test_all_formats_are_named(made):
-    assert sorted(made) == sorted(NAMES)
+    assert sorted(made) == sorted(samples.NAMES)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", samples.NAMES)
 def test_nothing_elsewhere_is_touched(name, made, box):
     """Every string once, with another text and command each time; of many strings some."""
     sample = made[name]
@@ -167,7 +147,7 @@ def test_retention_goes_by_two_names_of_one_kind(start, made, box):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", samples.NAMES)
 def test_all_commands_on_all_strings(name, made, box):
     sample = made[name]
     pairs = product(sample.cases(), sample.commands)

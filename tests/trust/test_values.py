@@ -21,26 +21,9 @@ from tests.trust import samples
 from tests.trust.places import scalars
 
 BAD: tuple[Any, ...] = (-1, 0, 1 << 70, 1e300, 0.5, True, None, "none", "", [], [[]], {}, {"a": 1})
-NAMES = (
-    *(
-        "config.json, packed",
-        "config.json, delta",
-        "index",
-        "index, packed",
-        "squeeze.json",
-        "packed file",
-        "header",
-        "dictionary",
-    ),
-    *("members", "manifest", "manifest of shards", "journal", "recipe", "report", "report of a folder"),
-    *("saved cache", "policy"),
-)
+OF_OTHERS = ("config.json", "config.json, guarded", "tokenizer_config.json", "generation_config.json")
+NAMES = [name for name in samples.NAMES if name not in (*OF_OTHERS, "adapter_config.json")]  # that squeeze checks
 FEW, MANY = 8, 400  # cases of a format that `make test` runs, and `make test-slow`
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, samples.Sample]:
-    return samples.make(tmp_path_factory.mktemp("samples"))
 
 
 @pytest.mark.parametrize("name", NAMES)

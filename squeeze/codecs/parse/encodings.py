@@ -9,8 +9,7 @@ import numpy as np
 
 from squeeze.codecs.parse.protocol import Found, Wrapper
 from squeeze.codecs.parse.room import Room
-from squeeze.codecs.parse.texts import in_runs
-from squeeze.errors import DamagedError
+from squeeze.codecs.parse.texts import Unicode, impossible, in_runs
 
 __all__ = ["PAGES", "CodePage", "Utf32", "table"]
 
@@ -28,12 +27,12 @@ _SCRIPTS = "LATIN", "CYRILLIC", "GREEK"
 _PUNCTUATION = "\N{NO-BREAK SPACE}‘’“”„‚–—…•«»°§©®™€£·№"  # noqa: RUF001
 
 
-class Utf32(Wrapper):
+class Utf32(Unicode):
     """Text in UTF-32: a whole file with a byte order mark, or a part that begins with ASCII."""
 
     kind = 18
     name = "UTF-32"
-    _ORDERS = ("utf-32-le", "utf-32-be")
+    orders = ("utf-32-le", "utf-32-be")
     mark = re.compile(rb"(?:[\t\n\r -~]\0\0\0){%d,}|(?:\0\0\0[\t\n\r -~]){%d,}" % (_LEAST_UNITS, _LEAST_UNITS))
 
     def find(self, data: bytes) -> Iterator[int]:
@@ -52,19 +51,11 @@ class Utf32(Wrapper):
         if not (data[start : start + 4] in _MARKS and start == 0) and not _has_words(units[: 2 * _LEAST_UNITS]):
             room.spend(0)
             return None
-        content = np.frombuffer(units[:count].tobytes().decode(self._ORDERS[order]).encode(), np.uint8)
+        content = np.frombuffer(units[:count].tobytes().decode(self.orders[order]).encode(), np.uint8)
         if content.size > room.content or count < _LEAST_UNITS:
             room.spend(4 * count)
             return None
         return Found(self.kind, start, 4 * count, content, None, bytes([order]))
-
-    def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
-        if len(extra) != 1 or extra[0] > 1:
-            raise _impossible()
-        try:
-            return np.frombuffer(content.tobytes().decode().encode(self._ORDERS[extra[0]]), np.uint8)
-        except UnicodeError:
-            raise _impossible() from None
 
 
 def _has_words(units: np.ndarray) -> bool:
@@ -144,16 +135,12 @@ class CodePage(Wrapper):
 
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
         if len(extra) != 1 or extra[0] >= len(PAGES):
-            raise _impossible()
+            raise impossible()
         bytes_of = {ord(char): byte for byte, char in enumerate(table(PAGES[extra[0]]))}
         try:
             text = content.tobytes().decode()
             if not set(map(ord, set(text))) <= bytes_of.keys():
-                raise _impossible()
+                raise impossible()
             return np.frombuffer(text.translate(bytes_of).encode("latin-1"), np.uint8)
         except UnicodeError:
-            raise _impossible() from None
-
-
-def _impossible() -> DamagedError:
-    return DamagedError("what closes a text is impossible: the file is damaged")
+            raise impossible() from None

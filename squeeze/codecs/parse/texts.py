@@ -11,7 +11,7 @@ from squeeze.codecs.parse.protocol import Found, Wrapper
 from squeeze.codecs.parse.room import Room
 from squeeze.errors import DamagedError
 
-__all__ = ["Base64", "Hexadecimal", "Lines", "Utf16", "in_runs", "table_of"]
+__all__ = ["Base64", "Hexadecimal", "Lines", "Unicode", "Utf16", "impossible", "in_runs", "table_of"]
 
 _NEWLINES = (b"", b"\n", b"\r\n", b"\\n")
 _LEAST_LINES, _LEAST_TEXT = 16, 1 << 10  # lines and bytes of the shortest text whose lines end in CR LF
@@ -42,12 +42,26 @@ def in_runs(mark: re.Pattern[bytes], data: bytes, can_be: np.ndarray, least: int
             yield match.start()
 
 
-class Utf16(Wrapper):
+class Unicode(Wrapper):
+    """Text in an encoding of Unicode with two orders of bytes, whose content is UTF-8. The extra is the order."""
+
+    orders: tuple[str, str]  # Python's names of the encodings, little-endian first
+
+    def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
+        if len(extra) != 1 or extra[0] > 1:
+            raise impossible()
+        try:
+            return np.frombuffer(content.tobytes().decode().encode(self.orders[extra[0]]), np.uint8)
+        except UnicodeError:
+            raise impossible() from None
+
+
+class Utf16(Unicode):
     """Text in UTF-16, whose content is UTF-8: a whole file with a byte order mark, or a part that is mostly ASCII."""
 
     kind = 4
     name = "UTF-16"
-    _ORDERS = ("utf-16-le", "utf-16-be")
+    orders = ("utf-16-le", "utf-16-be")
     mark = re.compile(rb"(?:[\t\n\r -~]\0){%d,}|(?:\0[\t\n\r -~]){%d,}" % (_LEAST_UNITS, _LEAST_UNITS))
 
     def find(self, data: bytes) -> Iterator[int]:
@@ -62,7 +76,7 @@ class Utf16(Wrapper):
         count = (len(data) - start) // 2
         units = np.frombuffer(data, "><"[1 - order] + "u2", count, start)
         try:
-            text = data[start : start + 2 * (count if marked else _text_units(units))].decode(self._ORDERS[order])
+            text = data[start : start + 2 * (count if marked else _text_units(units))].decode(self.orders[order])
         except UnicodeDecodeError:
             return None
         content, extra = np.frombuffer(text.encode(), np.uint8), bytes([order])
@@ -71,14 +85,6 @@ class Utf16(Wrapper):
             room.spend(closed.size)
             return None
         return Found(self.kind, start, closed.size, content, None, extra)
-
-    def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
-        if len(extra) != 1 or extra[0] > 1:
-            raise _impossible()
-        try:
-            return np.frombuffer(content.tobytes().decode().encode(self._ORDERS[extra[0]]), np.uint8)
-        except UnicodeError:
-            raise _impossible() from None
 
 
 def _text_units(units: np.ndarray) -> int:
@@ -142,13 +148,13 @@ class Base64(Wrapper):
 
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
         if len(extra) != 5 or extra[0] >= len(_NEWLINES):
-            raise _impossible()
+            raise impossible()
         digits = np.frombuffer(base64.b64encode(content.data), np.uint8)
         if not extra[0]:
             return digits
         length, newline = 4 * int.from_bytes(extra[1:], "little"), np.frombuffer(_NEWLINES[extra[0]], np.uint8)
         if length == 0:
-            raise _impossible()
+            raise impossible()
         ended = max(digits.size - 1, 0) // length  # lines with a newline after them
         text = np.empty(digits.size + ended * newline.size, np.uint8)
         lines = text[: ended * (length + newline.size)].reshape(ended, length + newline.size)
@@ -185,7 +191,7 @@ class Hexadecimal(Wrapper):
 
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
         if len(extra) != 1 or extra[0] > 1:
-            raise _impossible()
+            raise impossible()
         digits = binascii.hexlify(content.data)
         return np.frombuffer(digits.upper() if extra[0] else digits, np.uint8)
 
@@ -225,7 +231,7 @@ class Lines(Wrapper):
 
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
         if extra not in (b"", b"\1"):
-            raise _impossible()
+            raise impossible()
         return np.frombuffer(content.tobytes().replace(b"\n", self._ENDS[len(extra)]), np.uint8)
 
 
@@ -238,5 +244,6 @@ def _is_readable(content: bytes) -> bool:
     return True
 
 
-def _impossible() -> DamagedError:
+def impossible() -> DamagedError:
+    """Return the error for an extra or a content that no text has."""
     return DamagedError("what closes a text is impossible: the file is damaged")
