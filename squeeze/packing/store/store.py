@@ -20,19 +20,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile
+from squeeze.checkpoint.safetensors import Bytes
 from squeeze.errors import DamagedError, FormatError, SqueezeError, escaped, printable
 from squeeze.packing import folder
-from squeeze.packing.base import is_packed
 from squeeze.packing.pack import Totals, check_level
-from squeeze.packing.sources import Source, source_of
+from squeeze.packing.store.adding import Adding, Form, by_form, source_in
 from squeeze.packing.store.models import Entry, File, Model, checked_name
 from squeeze.packing.store.objects import Objects
-from squeeze.packing.tensors.content import InFile, whole
 from squeeze.system import documents
-from squeeze.system.binary import Positional
 from squeeze.system.limits import Limits
 from squeeze.system.moving import in_the_way, sync
 from squeeze.system.storage import remote
@@ -109,7 +104,7 @@ class Store:
             if (self._models / name).exists():
                 raise in_the_way(self._models / name)
             bases = self._bases(base, contents.files)
-            job = _Adding(self.objects, level, bases, threads, progress)
+            job = Adding(self.objects, level, bases, threads, progress)
             model = Model({label: job.file(path, label) for label, path in contents.files.items()})
             text = model.to_bytes()
             self._put(self._models / name, text)
@@ -230,7 +225,7 @@ class Store:
         users: dict[str, list[str]] = {}
         faults: dict[str, str] = {}
         for name in self.names():
-            for key in self._reachable(self.model(name).keys, faults):
+            for key in self._closure(self.model(name).keys, faults):
                 users.setdefault(key, []).append(name)
         for key in users:
             if key not in faults:
@@ -285,35 +280,29 @@ class Store:
             Path(name).unlink()
         sync(target.parent)
 
-    def _bases(self, base: str | None, files: dict[str, Path]) -> dict[tuple[str, str, tuple[int, ...]], str]:
+    def _bases(self, base: str | None, files: dict[str, Path]) -> dict[Form, str]:
         """Return the keys of the base's tensors by name, dtype and shape; nothing if there is no base."""
         if base is not None:
-            return _by_form(self.model(base))
-        wanted = set[tuple[str, str, tuple[int, ...]]]()
+            return by_form(self.model(base))
+        wanted = set[Form]()
         for label, path in files.items():
-            source = _source(path, label)
+            source = source_in(path, label)
             if source:
                 wanted |= {(one.name, one.dtype, one.shape) for one in source.file.tensors}
-        best: dict[tuple[str, str, tuple[int, ...]], str] = {}
+        best: dict[Form, str] = {}
         for name in self.names():
-            found = _by_form(self.model(name))
+            found = by_form(self.model(name))
             if len(wanted & found.keys()) > len(wanted & best.keys()):
                 best = found
         return best
 
-    def _closure(self, keys: set[str]) -> set[str]:
-        """Return keys with those of all bases. Raises DamagedError if an object cannot be read."""
-        found, waiting = set[str](), list(keys)
-        while waiting:
-            key = waiting.pop()
-            if key not in found:
-                found.add(key)
-                base = self.objects.header(key).base
-                waiting += [base] if base else []
-        return found
+    def _closure(self, keys: set[str], faults: dict[str, str] | None = None) -> set[str]:
+        """Return keys with those of all bases.
 
-    def _reachable(self, keys: set[str], faults: dict[str, str]) -> set[str]:
-        """Return the same as `_closure`, and note objects that cannot be read in `faults`, by key."""
+        Args:
+            keys: the keys.
+            faults: where objects that cannot be read are noted, by key. None raises DamagedError for the first.
+        """
         found, waiting = set[str](), list(keys)
         while waiting:
             key = waiting.pop()
@@ -322,6 +311,8 @@ class Store:
                 try:
                     base = self.objects.header(key).base
                 except DamagedError as error:
+                    if faults is None:
+                        raise
                     faults[key], base = str(error), None
                 waiting += [base] if base else []
         return found
@@ -353,71 +344,3 @@ class Store:
             yield data
             used, end = used + gap, entry.begin + data.size
         yield header[used:]
-
-
-def _by_form(model: Model) -> dict[tuple[str, str, tuple[int, ...]], str]:
-    """Return the keys of a model's tensors by name, dtype and shape."""
-    entries = [entry for file in model.files.values() for entry in file.tensors]
-    return {(entry.name, entry.dtype, entry.shape): entry.key for entry in entries}
-
-
-def _source(path: Path, label: str) -> Source | None:
-    """Return the tensors of a file, or None if it is copied. Raises FormatError with the file's name."""
-    try:
-        if is_packed(path, Limits()):
-            raise FormatError("is packed already; unpack it first")
-        return source_of(path, is_single=not label)
-    except FormatError as error:
-        raise type(error)(f"{path}: {error}") from None
-
-
-class _Adding:
-    """Adding the files of one model. written: bytes that the store grew by."""
-
-    def __init__(
-        self,
-        objects: Objects,
-        level: str,
-        bases: dict[tuple[str, str, tuple[int, ...]], str],
-        threads: int,
-        progress: Callable[[int], None],
-    ):
-        self._objects, self._level, self._bases = objects, level, bases
-        self._threads, self._progress = threads, progress
-        self.written = 0
-
-    def file(self, path: Path, label: str) -> File:
-        """Add a file; return its objects."""
-        source = _source(path, label)
-        before = path.stat()
-        with path.open("rb") as opened:
-            reading, digest = Positional(opened), hashlib.sha256()
-            file = source.file if source else TensorFile(path, before.st_size, b"", None, ())
-            header = np.frombuffer(file.header, np.uint8) if source else _all_of(reading, file.size)
-            entries, end, used = [], 0, 0
-            for tensor in file.tensors:
-                gap = tensor.begin - end
-                digest.update(header[used : used + gap].tobytes())
-                data = whole(InFile(reading, tensor.begin, tensor.size))
-                digest.update(data.data)
-                key = self._keep(tensor, data, self._bases.get((tensor.name, tensor.dtype, tensor.shape)))
-                entries.append(Entry(tensor.name, tensor.dtype, tensor.shape, tensor.begin, key))
-                used, end = used + gap, tensor.end
-            digest.update(header[used:].tobytes())
-            key = self._keep(Tensor("", "U8", (header.size,), 0, header.size), header, None)
-        after = path.stat()
-        if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-            raise SqueezeError(f"{path} changed while it was read: add it again when nothing writes to it")
-        is_safetensors = source is not None and not source.is_torch
-        return File(file.size, digest.hexdigest(), key, tuple(entries), is_safetensors)
-
-    def _keep(self, tensor: Tensor, data: Bytes, base: str | None) -> str:
-        key, written = self._objects.add(tensor, data, self._level, base, self._threads)
-        self.written += written
-        self._progress(data.size)
-        return key
-
-
-def _all_of(reading: Positional, size: int) -> Bytes:
-    """Return all bytes of a file that is copied."""
-    return whole(InFile(reading, 0, size))

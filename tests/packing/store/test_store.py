@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from squeeze.errors import DamagedError, FormatError, OptionError, SqueezeError
 from squeeze.packing.store import Store, objects
+from squeeze.packing.store.adding import by_form
 from squeeze.packing.store.load import load
 from tests.makers.checkpoints import content
 from tests.makers.command import call, fails, run
@@ -213,6 +214,16 @@ def test_an_object_with_bytes_after_it_is_damaged():
     for read in (lambda: store.get("m0", "back"), lambda: load(store, "m0"), store.verify):
         with pytest.raises(DamagedError, match="is damaged"):
             read()
+
+
+def test_a_base_is_found_by_name_dtype_and_shape(store):
+    """Add a tensor whose name a model has, with another shape, which is no base of it."""
+    forms = by_form(store.model("m0"))
+    save_file({"layer.0": torch.zeros(3, 5), "other": torch.zeros(2)}, "small.safetensors")
+    store.add("small.safetensors", "small")
+    small = by_form(store.model("small"))
+    assert set(small) == {("layer.0", "F32", (3, 5)), ("other", "F32", (2,))} and not set(small) & set(forms)
+    assert all(store.objects.header(key).base is None for key in small.values())
 
 
 def test_an_object_that_is_cut_off_in_its_header_is_damaged(store):
