@@ -41,6 +41,7 @@ __all__ = [
     "CALIBRATED",
     "EVICTIONS",
     "FROM_STATISTICS",
+    "OF_JOINT_MOMENTS",
     "POLICIES",
     "WITH_TENSORS",
     "FromStatistics",
@@ -68,6 +69,9 @@ CALIBRATED: dict[str, Callable[..., Policy]] = {
     "lowrank": low_rank_policy,
     "archive": archive_policy,
 }
+
+# Those of them that need moments of several layers together.
+OF_JOINT_MOMENTS = ("archive",)
 
 # Around another policy, their first field; the second is how many tokens stay.
 EVICTIONS: dict[str, type[Any]] = {"window": SinksAndWindow, "snapkv": SnapKV, "adakv": AdaKV, "softprune": SoftPrune}

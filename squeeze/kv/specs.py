@@ -11,10 +11,19 @@ from typing import Any
 
 from squeeze.errors import PolicyError
 from squeeze.kv.base import Policy
-from squeeze.kv.policies import CALIBRATED, EVICTIONS, FROM_STATISTICS, POLICIES, is_file, load_policy, scalar_types
+from squeeze.kv.policies import (
+    CALIBRATED,
+    EVICTIONS,
+    FROM_STATISTICS,
+    OF_JOINT_MOMENTS,
+    POLICIES,
+    is_file,
+    load_policy,
+    scalar_types,
+)
 from squeeze.kv.statistics import KVStatistics
 
-__all__ = ["check_spec", "make_policy", "needs_calibration"]
+__all__ = ["check_spec", "make_policy", "needs_calibration", "needs_joint_moments"]
 
 
 def _split(words: str) -> tuple[str, dict[str, Any]]:
@@ -85,6 +94,11 @@ def needs_calibration(spec: str) -> bool:
         return False
     name, options = _split(spec.partition("+")[0])
     return name in CALIBRATED or not FROM_STATISTICS.keys().isdisjoint(options)
+
+
+def needs_joint_moments(spec: str) -> bool:
+    """Return whether the policy of a spec is made from moments of several layers together."""
+    return not is_file(spec) and _split(spec.partition("+")[0])[0] in OF_JOINT_MOMENTS
 
 
 def make_policy(

@@ -22,7 +22,7 @@ from squeeze.kv.cache import QuantizedKVCache
 from squeeze.kv.measure import Cost, Distance, Prompt, decoding, nominal_bits, passkeys, quality, stepped
 from squeeze.kv.memory import nbytes_of
 from squeeze.kv.policies import save_policy
-from squeeze.kv.specs import check_spec, make_policy, needs_calibration
+from squeeze.kv.specs import check_spec, make_policy, needs_calibration, needs_joint_moments
 from squeeze.kv.statistics import KVStatistics, observe
 from squeeze.recipes.measure.generate import Generation
 from squeeze.recipes.measure.kv_usage import Usage, check_coded, check_pieces, check_read, usage_of
@@ -264,7 +264,7 @@ def policies_of(
     if any(map(needs_calibration, specs)):
         if options.calibration is not None:
             check_read(model, usage, "calibration looks at keys, values and queries")
-        joint = _JOINT_WINDOWS if any(spec.startswith("archive") for spec in specs) else 0
+        joint = _JOINT_WINDOWS if any(map(needs_joint_moments, specs)) else 0
         statistics = _statistics(model, tokenizer, options, joint)
     policies = {
         spec: make_policy(spec, model, statistics, sinks=options.sinks, window=options.window) for spec in specs
