@@ -93,6 +93,7 @@ class SqueezeQuantizer(DiffusersQuantizer):
         return False
 
 
-modeling_utils._get_checkpoint_shard_files = within_folder(modeling_utils._get_checkpoint_shard_files)
+_shards = modeling_utils._get_checkpoint_shard_files  # type: ignore[attr-defined]
+modeling_utils._get_checkpoint_shard_files = within_folder(_shards)  # type: ignore[attr-defined]
 AUTO_QUANTIZATION_CONFIG_MAPPING[METHOD] = SqueezeConfig
 AUTO_QUANTIZER_MAPPING[METHOD] = SqueezeQuantizer

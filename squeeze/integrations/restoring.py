@@ -62,7 +62,8 @@ def register() -> None:
 
     Indexes may then name files of their folder alone. Everything else is passed on unchanged.
     """
-    modeling_utils.get_checkpoint_shard_files = within_folder(modeling_utils.get_checkpoint_shard_files)
+    shards = modeling_utils.get_checkpoint_shard_files  # type: ignore[attr-defined]
+    modeling_utils.get_checkpoint_shard_files = within_folder(shards)  # type: ignore[attr-defined]
     modeling_utils.load_state_dict = _restoring(modeling_utils.load_state_dict)
     HfQuantizer.preprocess_model = _given_restored(HfQuantizer.preprocess_model)  # type: ignore[method-assign]
     HfQuantizer.postprocess_model = _then_freed(HfQuantizer.postprocess_model)  # type: ignore[method-assign]
