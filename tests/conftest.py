@@ -11,6 +11,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports triton
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # unset, it warns
 if "PYTEST_XDIST_WORKER" in os.environ:  # one of several beside each other: each has a core, and no more
     os.environ |= {"OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "10000"}
+os.environ.setdefault("RAY_worker_niceness", "0")  # else Ray's processes wait for all other tests
 
 import pytest
 from hypothesis import settings
