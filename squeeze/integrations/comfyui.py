@@ -34,23 +34,45 @@ _SLOT = 0
 
 
 class CodedTensor(torch.Tensor):
-    """A weight that is coded, with the shape and dtype of the decoded one.
+    """A weight that is coded, with the shape and dtype of the decoded one, or a view of such a weight.
 
-    A layer of `operations` takes the payload. Any other use, such as a split into parts, decodes it first. It cannot be
-    changed in place.
+    A layer of `operations` takes the payload of a whole weight. Any other use, such as a split into parts, decodes it
+    first. Neither can be changed in place, since a change would be lost when the weight is next decoded.
     """
 
-    entry: Entry
+    entry: Entry | None  # None for a view, whose values are decoded
+    viewed: torch.Tensor | None
 
     @staticmethod
-    def __new__(cls, entry: Entry, dtype: torch.dtype, shape: tuple[int, ...]) -> CodedTensor:
-        """Wrap a coded tensor of a loaded checkpoint."""
-        made = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=torch.device("cpu"))
-        made.entry = entry
+    def __new__(cls, entry: Entry | None, like: torch.Tensor) -> CodedTensor:
+        """Wrap a coded tensor of a loaded checkpoint, or the values of a view.
+
+        Args:
+            entry: the coded tensor, or None for a view
+            like: the decoded values, whose dtype and shape the wrapper has; a view keeps them
+        """
+        made = torch.Tensor._make_wrapper_subclass(
+            cls, like.shape, strides=like.stride(), dtype=like.dtype, device=torch.device("cpu")
+        )
+        made.entry, made.viewed = entry, like if entry is None else None
         return made
 
     def __init__(self, *arguments: Any) -> None:
         pass
+
+    def decode(self) -> torch.Tensor:
+        """Return the values, as an ordinary tensor."""
+        if self.entry is not None:
+            return self.entry.decode()
+        assert self.viewed is not None
+        return self.viewed
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """Return a copy of the values as an array."""
+        return self.decode().clone().numpy(force=force)
+
+    def tolist(self) -> Any:
+        return self.decode().tolist()
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -58,11 +80,15 @@ class CodedTensor(torch.Tensor):
     ) -> Any:
         kwargs = kwargs or {}
         given = {argument.name: one for argument, one in zip(func._schema.arguments, args, strict=False)} | kwargs
-        changed = [given.get(one.name) for one in func._schema.arguments if one.alias_info and one.alias_info.is_write]
-        if any(isinstance(one, cls) for one in changed):
+        aliased = [(one.alias_info.is_write, given.get(one.name)) for one in func._schema.arguments if one.alias_info]
+        coded = [(written, one) for written, one in aliased if isinstance(one, cls)]
+        if any(written for written, _ in coded):
             raise SqueezeError(f"a coded weight cannot be changed in place ({func}): take a copy of it (clone)")
-        args, kwargs = _pytree.tree_map_only(cls, lambda one: one.entry.decode(), (args, kwargs))
-        return func(*args, **kwargs)
+        if func is torch.ops.aten.detach.default and args[0].entry is not None:
+            return cls(args[0].entry, args[0])
+        args, kwargs = _pytree.tree_map_only(cls, cls.decode, (args, kwargs))
+        found = func(*args, **kwargs)
+        return _pytree.tree_map_only(torch.Tensor, lambda one: cls(None, one), found) if coded else found
 
 
 def state_dict(path: Path | str) -> dict[str, torch.Tensor]:
@@ -75,7 +101,7 @@ def state_dict(path: Path | str) -> dict[str, torch.Tensor]:
     for name, entry in weights.entries.items():
         values = entry.decode(threads=weights.threads)  # compares the checksum
         is_coded = entry.stays_coded and values.ndim == 2 and values.nbytes >= _LEAST
-        found[name] = CodedTensor(entry, values.dtype, tuple(values.shape)) if is_coded else values
+        found[name] = CodedTensor(entry, values) if is_coded else values
     return found
 
 
@@ -110,11 +136,12 @@ class CodedLayer(torch.nn.Linear):
         missing.remove(f"{prefix}weight")
         if tuple(weight.shape) != (self.out_features, self.in_features):
             errors.append(f"size mismatch for {prefix}weight: {tuple(weight.shape)}")
-        elif isinstance(weight, CodedTensor):
+        elif isinstance(weight, CodedTensor) and weight.entry is not None:
             self.coded = CodedWeight(weight.entry.record, weight.dtype, self.decode_buffers, _SLOT, 0)
             self.weight = torch.nn.Parameter(weight.entry.payload, requires_grad=False)
         else:
-            self.weight = torch.nn.Parameter(weight, requires_grad=False)
+            values = weight.decode() if isinstance(weight, CodedTensor) else weight
+            self.weight = torch.nn.Parameter(values, requires_grad=False)
 
     @property
     def is_coded(self) -> bool:

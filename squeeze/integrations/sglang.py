@@ -33,7 +33,7 @@ def register() -> None:
         from sglang.srt.arg_groups.choices import LOAD_FORMAT_CHOICES, add_load_format_choices
         from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-        for module, name in (_VERIFY, _CONFIG):
+        for module, name in (_VERIFY, _CONFIG, _LOADER):
             _check_exists(module, name)
         if _FORMAT in LOAD_FORMAT_CHOICES:
             return

@@ -128,9 +128,46 @@ def test_other_uses_of_a_coded_tensor_decode_it(original):
     assert torch.equal(torch.cat([first, second]), original.first.weight)
     assert torch.equal(coded.float(), original.first.weight.float())
     assert torch.equal(torch.empty(512, 128).copy_(coded), original.first.weight.float())
-    for change in (lambda: coded.mul_(2), lambda: coded.copy_(first), lambda: torch.neg(first, out=coded)):
-        with pytest.raises(SqueezeError, match="a coded weight cannot be changed in place"):
-            change()
+    assert coded[0].tolist() == original.first.weight[0].tolist()
+    assert torch.equal(torch.from_numpy(coded.view(torch.int16).numpy()), original.first.weight.view(torch.int16))
+    cross = Network(manual_cast)
+    cross.load_state_dict(state)
+    assert torch.equal(cross.first.weight, original.first.weight)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda coded: coded.mul_(2),
+        lambda coded: coded.copy_(torch.zeros(512, 128)),
+        lambda coded: torch.neg(torch.zeros(512, 128), out=coded),
+        lambda coded: coded.__setitem__(0, 5),
+        lambda coded: coded.__setitem__((slice(2), 3), 5),
+        lambda coded: coded.__setitem__(coded > 0, 5),
+        lambda coded: coded[0].fill_(5),
+        lambda coded: coded.chunk(2)[1].mul_(2),
+        lambda coded: coded.view(-1)[:7].zero_(),
+        lambda coded: coded.data.T.add_(1),
+        lambda coded: coded.detach().copy_(torch.zeros(512, 128)),
+        lambda coded: coded.unbind()[3][5:].neg_(),
+    ],
+)
+def test_a_coded_tensor_or_a_view_of_it_cannot_be_changed_in_place(original, change):
+    coded = comfyui.state_dict("diffusion_models/packed.safetensors")["first.weight"]
+    with pytest.raises(SqueezeError, match="a coded weight cannot be changed in place"):
+        change(coded)
+    assert torch.equal(coded + 0, original.first.weight)
+
+
+def test_a_layer_takes_a_part_of_a_coded_tensor(original):
+    coded = comfyui.state_dict("diffusion_models/packed.safetensors")["first.weight"]
+    layer = comfyui.operations(manual_cast).Linear(128, 256, bias=False)
+    layer.load_state_dict({"weight": coded[:256]})
+    assert torch.equal(layer.weight, original.first.weight[:256])
+    assert type(layer.weight) is nn.Parameter
+    own = coded.clone()
+    own[0] = 5
+    assert own[0, 0] == 5
 
 
 def test_a_shard_stands_for_its_folder(original):

@@ -77,14 +77,20 @@ def test_a_packed_folder_in_another_format_is_refused_in_one_line(modules):
         made_loader(modules, "packed", num_threads=3)
 
 
-@pytest.mark.parametrize("missing", ["LOAD_FORMAT_CHOICES", "get_config", "LoadConfig", "HookRegistry"])
-def test_another_interface_is_one_line_and_no_error(monkeypatch, caplog, missing):
-    for module in install_sglang(monkeypatch).values():
+@pytest.mark.parametrize(
+    "missing", ["LOAD_FORMAT_CHOICES", "get_config", "LoadConfig", "HookRegistry", "get_model_loader"]
+)
+def test_another_interface_is_one_line_and_no_hook(monkeypatch, caplog, missing):
+    modules = install_sglang(monkeypatch)
+    for module in modules.values():
         vars(module).pop(missing, None)
     with caplog.at_level(logging.WARNING):
         plugin.register()
     assert len(caplog.records) == 1
     assert "another interface" in caplog.text
+    assert modules["sglang.srt.arg_groups.choices"].__dict__.get("LOAD_FORMAT_CHOICES", ["auto"]) == ["auto"]
+    registry = getattr(modules["sglang.srt.plugins.hook_registry"], "HookRegistry", None)
+    assert registry is None or not registry.hooks
 
 
 @pytest.mark.skipif(importlib.util.find_spec("sglang") is None, reason="needs SGLang")
