@@ -16,6 +16,8 @@ import numpy as np
 import squeeze
 from prebuilt import checkpoints
 from squeeze.codecs.stream import levels
+from squeeze.lm import adapter
+from squeeze.numerics import rotation
 from tests.golden.samples import COPIES, REPEATS, STREAMS, tuned_dictionary
 from tests.golden.wrapped import WRAPPED
 from tests.makers import arrays, images, inputs, jpegs, programs, sounds, wrapped
@@ -132,6 +134,17 @@ def _opened() -> None:
                     raise AssertionError("a part of a file is not that of what was coded")
 
 
+def _converted() -> None:
+    """Rotate weights, and add an adapter, as when a language model is used for the first time."""
+    drawn = np.random.default_rng(1).normal(size=(64, 96)).astype(np.float32)
+    turned = rotation.rotate_rows(rotation.rotate(drawn, 32), 64)
+    if not np.allclose(rotation.rotate_rows(rotation.rotate(turned, 32), 64), drawn, atol=1e-4):
+        raise AssertionError("a rotation is not its own inverse")
+    change = adapter.round_factors(drawn[:4], drawn[:, :4])
+    if not np.allclose(change.rows(0, 64), drawn[:, :4] @ drawn[:4], atol=1):
+        raise AssertionError("an adapter's change is not the product of its factors")
+
+
 # Each is run in a process of its own. Together they code files at all levels, and checkpoints with all codings.
 PARTS: dict[str, Callable[[], None]] = {
     "tokens": partial(_golden, 7, 8, 9),
@@ -146,4 +159,5 @@ PARTS: dict[str, Callable[[], None]] = {
     "bytes": partial(_golden, 1, 2, 3),
     "large": partial(_large, 1, 2, 3),
     "opened": _opened,
+    "converted": _converted,
 }

@@ -15,6 +15,7 @@ import xxhash
 from squeeze.errors import ModelError
 from squeeze.lm.sources import READ_ERRORS, Source, Tensor
 from squeeze.lm.tensor_files import MappedFile, write
+from squeeze.numerics.jit import kernel
 
 __all__ = ["Adapter", "LowRank", "add_adapter", "load", "round_factors", "save"]
 
@@ -37,10 +38,20 @@ class LowRank:
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """Return rows of the change, float32."""
-        total = np.zeros((stop - start, self.a.shape[1]), np.float32)
-        for a, b, scale in zip(self.a, self.b[start:stop].T, self.scale, strict=True):
-            total += np.multiply.outer(b.astype(np.float32) * scale, a.astype(np.float32))
+        b = self.b[start:stop]
+        total = np.zeros((len(b), self.a.shape[1]), np.float32)
+        _add_terms(total, self.a, b, self.scale)
         return total
+
+
+@kernel
+def _add_terms(total, a, b, scale):
+    """Add scale[r] * b[:, r] a[r] for each r in turn to float32 total [outputs, inputs]."""
+    for row in range(total.shape[0]):
+        for r in range(a.shape[0]):
+            factor = np.float32(b[row, r]) * scale[r]
+            for i in range(total.shape[1]):
+                total[row, i] += factor * np.float32(a[r, i])
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from squeeze.lm.weights import IDENTITY_TAG, Layer, Matrix, Weights
 from squeeze.numerics import int8
 from squeeze.numerics.int8 import LONGEST
 
-_CHUNK = 1 << 22  # elements that are float32 at once
+_CHUNK = 1 << 19  # elements that are float32 at once
 _BLOCK = 512  # largest block of rows that a rotation mixes
 _SMALLEST = np.float32(2.0**-100)  # a row of smaller numbers counts as zeros
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from squeeze.numerics.codegen import intrinsic, ir, types
-from squeeze.numerics.jit import inline
+from squeeze.numerics.jit import inline, kernel
 
 _MOST = 512  # numbers of a block
 _VECTOR = 16
@@ -24,20 +24,6 @@ def block_of(size: int) -> int:
 def factor(block: int) -> np.float32:
     """Return the factor that makes the sums of a block a rotation."""
     return np.float32(1 / math.sqrt(block))
-
-
-def rotate(values: np.ndarray, block: int) -> np.ndarray:
-    """Rotate each block of the last axis of float32 [..., n], with the same result on every machine."""
-    x, half = np.array(values, np.float32).reshape(-1, block), 1
-    while half < block:
-        pairs = x.reshape(-1, 2, half)
-        x, half = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1).reshape(-1, block), 2 * half
-    return (x * factor(block)).reshape(values.shape)
-
-
-def rotate_rows(values: np.ndarray, block: int) -> np.ndarray:
-    """Rotate each block of the first axis of float32 [n, K]."""
-    return np.ascontiguousarray(rotate(np.ascontiguousarray(values.T), block).T)
 
 
 @intrinsic
@@ -75,3 +61,45 @@ def rotate_sums(x, block):
                 a, b = low[i], high[i]
                 low[i], high[i] = a + b, a - b
         half *= 2
+
+
+def rotate(values: np.ndarray, block: int) -> np.ndarray:
+    """Rotate each block of the last axis of float32 [..., n], with the same result on every machine."""
+    x = np.array(values, np.float32, order="C")
+    _rotate(x.reshape(-1), block, factor(block))
+    return x
+
+
+def rotate_rows(values: np.ndarray, block: int) -> np.ndarray:
+    """Rotate each block of the first axis of float32 [n, K]."""
+    x = np.array(values, np.float32, order="C")
+    _rotate_rows(x, block, factor(block))
+    return x
+
+
+@kernel
+def _rotate(x, block, scale):
+    """Rotate float32 x [n] by blocks in place."""
+    for start in range(0, x.size // block * block, block):
+        part = x[start : start + block]
+        rotate_sums(part, block)
+        for i in range(block):
+            part[i] *= scale
+
+
+@kernel
+def _rotate_rows(x, block, scale):
+    """Rotate float32 x [n, K] by blocks of rows in place."""
+    for start in range(0, x.shape[0] // block * block, block):
+        half = 1
+        while half < block:
+            for first in range(start, start + block, 2 * half):
+                for row in range(first, first + half):
+                    low, high = x[row], x[row + half]
+                    for i in range(low.size):
+                        a, b = low[i], high[i]
+                        low[i], high[i] = a + b, a - b
+            half *= 2
+        for row in range(start, start + block):
+            for i in range(x.shape[1]):
+                x[row, i] *= scale
