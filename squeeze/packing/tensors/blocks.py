@@ -10,7 +10,7 @@ from squeeze.checkpoint.ggml_types import BLOCKS
 from squeeze.numerics.jit import kernel
 from squeeze.packing.tensors import floats
 from squeeze.packing.tensors.block_types import Stream, streams_of
-from squeeze.packing.tensors.content import PART, Content, InMemory, InSegments, Section, bytes_of, whole
+from squeeze.packing.tensors.content import PART, Content, InMemory, InSegments, Section, whole
 from squeeze.packing.tensors.float_payload import Array
 from squeeze.packing.tensors.float_writer import Behind, Writer, copy
 from squeeze.packing.tensors.tables import damaged
@@ -95,7 +95,7 @@ class _InStream:
         for start in range(begin, begin + out.size, step):
             stop = min(start + step, begin + out.size)
             first, last = start // per_block, -(-stop // per_block)
-            data = _as_compiled(bytes_of(self._content, first * self._block, last * self._block))
+            data = _as_compiled(_bytes(self._content, first * self._block, last * self._block))
             part = out[start - begin : stop - begin]
             if self._stream.dtype != "U16":
                 _gather(data, self._block, self._stream.elements, start, stop, part)
@@ -104,6 +104,15 @@ class _InStream:
             for row, stream in zip(words, (self._stream, self._first), strict=True):
                 _gather(data, self._block, stream.elements, 2 * first, 2 * last, row.view(np.uint8))
             part[:] = (words[0] - (words[1] & _COARSE)).view(np.uint8)[start - 2 * first :][: part.size]
+
+
+def _bytes(content: Content, begin: int, end: int) -> Array:
+    """Return bytes begin to end; unlike `bytes_of`, not in the memory that `fill` may have been given."""
+    if isinstance(content, InMemory):
+        return content.data[begin:end]
+    out = thread_buffer("blocks", end - begin)
+    content.fill(begin, out)
+    return out
 
 
 def _as_compiled(data: Array) -> Array:

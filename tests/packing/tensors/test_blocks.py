@@ -16,11 +16,11 @@ from tests.references import naive_blocks
 every = pytest.mark.parametrize("dtype", list(BLOCKS))
 
 
-def encode(data, dtype):
+def encode(data, dtype, content=InMemory):
     def coder(values, kind, writer, threads, columns):
         return floats.write(values, kind, writer, threads)
 
-    return in_memory(lambda writer: blocks.write(InMemory(data), dtype, writer, coder, 1, (data.size,)))
+    return in_memory(lambda writer: blocks.write(content(data), dtype, writer, coder, 1, (data.size,)))
 
 
 def decode(payload, dtype, size):
@@ -64,6 +64,21 @@ def test_parts_are_decoded_alone():
         out = np.empty(end - begin, np.uint8)
         parts.fill(begin, out)
         assert np.array_equal(out, data[begin:end])
+
+
+class InParts:
+    """A content that is read in parts, as a large tensor in a file is."""
+
+    def __init__(self, data):
+        self.size, self.fill = data.size, InMemory(data).fill
+
+
+@pytest.mark.parametrize("dtype", ["Q8_0", "Q4_1"])
+def test_tensors_of_several_parts_have_the_same_payload_in_a_file(dtype):
+    data = make(dtype, (5 << 20) // BLOCKS[dtype])
+    payload = encode(data, dtype)
+    assert np.array_equal(encode(data, dtype, InParts), payload)
+    assert np.array_equal(decode(payload, dtype, data.size), data)
 
 
 def test_bytes_that_are_no_whole_blocks_are_left_to_other_codings():
