@@ -264,7 +264,7 @@ def read_block_header(file: BinaryIO) -> BlockHeader | None:
     body += checksum
     if read_exactly(file, 2) != check16(body):
         raise DamagedError("a block's header is damaged: its checksum differs")
-    if kind != STORED and not 1 <= payload_length <= raw_length <= MAX_BLOCK:
+    if not 1 <= payload_length <= raw_length or (kind != STORED and raw_length > MAX_BLOCK):
         raise DamagedError("a block's lengths are impossible: the file is damaged")
     return BlockHeader(kind, raw_length, payload_length, int.from_bytes(checksum, "little"), len(body) + 2)
 

@@ -41,7 +41,7 @@ from squeeze.system.limits import Limits
 
 MAX_INDEX = 1 << 28
 _FOOTER = 8
-_LEAST_BLOCK = 12  # bytes of the shortest block
+_LEAST_BLOCK = 13  # bytes of the shortest block
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _parse_index(body: bytes, room: int, entries: EntryCounter) -> Index:
     while file.tell() < len(body) - 9:
         raw, _ = read_varint(file)
         coded, _ = read_varint(file)
-        if coded < _LEAST_BLOCK or raw > max(MAX_BLOCK, coded):
+        if coded < _LEAST_BLOCK or not 1 <= raw <= max(MAX_BLOCK, coded):
             raise DamagedError("the index is damaged: a block's lengths are impossible")
         room -= coded
         if room < 0:

@@ -139,6 +139,11 @@ def test_bytes_after_the_end_are_noticed(coded, extra):
             "a block's lengths are impossible: the file is damaged",
         ),
         (
+            header_with() + block_of(container.STORED, 0, b""),
+            DamagedError,
+            "a block's lengths are impossible: the file is damaged",
+        ),
+        (
             header_with() + block_of(container.BYTEWISE, 2, b"\x01abc"),
             DamagedError,
             "a block's lengths are impossible: the file is damaged",

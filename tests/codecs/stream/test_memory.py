@@ -151,14 +151,14 @@ def test_an_index_of_too_many_blocks_is_refused(monkeypatch):
             read_index(many, limits)
         with pytest.raises(LimitError, match=said):
             decompress_stream(many, None, salvage=True, limits=limits)
-    empty = container.block_header_bytes(container.STORED, 0, 0, xxhash.xxh3_64_intdigest(b""))
+    small = container.block_header_bytes(container.STORED, 1, 1, xxhash.xxh3_64_intdigest(b"a")) + b"a"
     with pytest.raises(LimitError, match=said):
-        squeeze.decompress(container.header_bytes({}) + 20 * empty, limits=limits)
+        squeeze.decompress(container.header_bytes({}) + 20 * small, limits=limits)
 
 
 def test_an_index_that_claims_more_than_the_file_holds_is_not_read_to_its_end():
     header = container.header_bytes({})
-    lying = header + index_bytes(Index(len(header), [(0, 1 << 20)] * 100_000, 0))
+    lying = header + index_bytes(Index(len(header), [(1, 1 << 20)] * 100_000, 0))
     tracemalloc.start()
     try:
         with pytest.raises(squeeze.DamagedError, match="does not agree with the file's length"):
@@ -166,6 +166,13 @@ def test_an_index_that_claims_more_than_the_file_holds_is_not_read_to_its_end():
         assert tracemalloc.get_traced_memory()[1] < 3 * len(lying)
     finally:
         tracemalloc.stop()
+
+
+def test_an_index_with_a_block_of_no_bytes_is_refused():
+    header = container.header_bytes({})
+    lying = header + bytes(13) + index_bytes(Index(len(header), [(0, 13)], 0))
+    with pytest.raises(squeeze.DamagedError, match="a block's lengths are impossible"):
+        read_index(io.BytesIO(lying))
 
 
 def test_by_default_what_is_free_is_looked_up_once():
