@@ -7,6 +7,7 @@ through the policy's coders, into a store.
 from squeeze.kv.base import Coder, FullPrecision, HeadGroup, Policy
 from squeeze.kv.blockfloat import BlockFloat
 from squeeze.kv.cache import ATTENTION, QuantizedKVCache
+from squeeze.kv.hybrid import Hybrid
 from squeeze.kv.kivi import KIVI
 from squeeze.kv.policies import POLICIES
 from squeeze.kv.rotated import Rotated
@@ -21,6 +22,7 @@ __all__ = [
     "Coder",
     "FullPrecision",
     "HeadGroup",
+    "Hybrid",
     "Policy",
     "QuantizedKVCache",
     "Rotated",

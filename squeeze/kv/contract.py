@@ -12,6 +12,7 @@ try:
         DYNAMIC_LAYER_TYPE_MAPPING,
         Cache,
         CacheLayerMixin,
+        LinearAttentionLayer,
         get_layer_types_and_kwargs,
     )
 except ImportError:
@@ -22,4 +23,11 @@ except ImportError:
 # The argument by which models take a cache, and by which they give it back: renamed in transformers 5.24.
 CACHE = "cache" if "cache" in signature(create_causal_mask).parameters else "past_key_values"
 
-__all__ = ["CACHE", "DYNAMIC_LAYER_TYPE_MAPPING", "Cache", "CacheLayerMixin", "get_layer_types_and_kwargs"]
+__all__ = [
+    "CACHE",
+    "DYNAMIC_LAYER_TYPE_MAPPING",
+    "Cache",
+    "CacheLayerMixin",
+    "LinearAttentionLayer",
+    "get_layer_types_and_kwargs",
+]

@@ -12,6 +12,7 @@ import torch
 
 from squeeze.errors import PolicyError
 from squeeze.kv.base import HeadGroup, LayerTokens, Policy
+from squeeze.kv.hybrid import Hybrid
 
 __all__ = ["AdaKV", "Eviction", "SinksAndWindow", "SnapKV", "SoftPrune", "innermost", "of_layer"]
 
@@ -26,6 +27,8 @@ class Eviction(Policy):
     evicts = True
 
     def __post_init__(self) -> None:
+        if isinstance(self.policy, Hybrid):
+            raise PolicyError("hybrid wraps all other policies: give it last")
         if self.policy.evicts:
             kinds = " and ".join(type(one).__name__ for one in (self.policy, self))
             raise PolicyError(f"expected one policy that gives up tokens, got {kinds}: leave one out")
@@ -193,8 +196,8 @@ def _counts(weights: torch.Tensor, select: int, block: int, floor: float) -> lis
 
 
 def innermost(policy: Policy) -> Policy:
-    """Return the policy that evictions wrap, or the policy itself."""
-    return innermost(policy.policy) if isinstance(policy, Eviction) else policy
+    """Return the policy that others wrap, or the policy itself."""
+    return innermost(policy.policy) if isinstance(policy, Eviction | Hybrid) else policy
 
 
 def of_layer(number: PerLayer, layer: int) -> int:

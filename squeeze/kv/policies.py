@@ -26,6 +26,7 @@ from squeeze.kv.base import FullPrecision, Policy
 from squeeze.kv.bit_allocation import bits_by_head
 from squeeze.kv.blockfloat import BlockFloat, ordered
 from squeeze.kv.evict import AdaKV, SinksAndWindow, SnapKV, SoftPrune, innermost
+from squeeze.kv.hybrid import Hybrid
 from squeeze.kv.kivi import KIVI
 from squeeze.kv.lowrank import low_rank_policy
 from squeeze.kv.rotated import Rotated
@@ -39,11 +40,11 @@ from squeeze.system.storage import local_path
 
 __all__ = [
     "CALIBRATED",
-    "EVICTIONS",
     "FROM_STATISTICS",
     "OF_JOINT_MOMENTS",
     "POLICIES",
     "WITH_TENSORS",
+    "WRAPPERS",
     "FromStatistics",
     "describe",
     "digest_of",
@@ -73,8 +74,14 @@ CALIBRATED: dict[str, Callable[..., Policy]] = {
 # Those of them that need moments of several layers together.
 OF_JOINT_MOMENTS = ("archive",)
 
-# Around another policy, their first field; the second is how many tokens stay.
-EVICTIONS: dict[str, type[Any]] = {"window": SinksAndWindow, "snapkv": SnapKV, "adakv": AdaKV, "softprune": SoftPrune}
+# Around another policy, their first field; a number without a name is the second.
+WRAPPERS: dict[str, type[Any]] = {
+    "window": SinksAndWindow,
+    "snapkv": SnapKV,
+    "adakv": AdaKV,
+    "softprune": SoftPrune,
+    "hybrid": Hybrid,
+}
 
 # Whose files hold tensors: what `to_tensors` gives and `from_tensors` takes.
 WITH_TENSORS: dict[str, type[Any]] = {"transform": Transform, "archive": Archive}
@@ -119,7 +126,7 @@ def describe(policy: Policy) -> dict[str, Any]:
     if name is None:
         return {"name": type(policy).__name__.lower(), "digest": digest_of(policy)}
     parameters = {field.name: getattr(policy, field.name) for field in dataclasses.fields(_by_parameters()[name])}
-    if name in EVICTIONS:
+    if name in WRAPPERS:
         parameters["policy"] = describe(parameters["policy"])
     return {"name": name, "parameters": parameters}
 
@@ -145,7 +152,7 @@ def policy_of(description: Any, calibrated: Policy | None = None) -> Policy:
     try:
         name, kind = description["name"], _by_parameters()[description["name"]]
         parameters = _tuples(kind, description["parameters"])
-        if name in EVICTIONS:
+        if name in WRAPPERS:
             parameters["policy"] = policy_of(parameters["policy"], calibrated)
         policy: Policy = kind(**parameters)
     except (KeyError, TypeError, AttributeError, RecursionError):
@@ -157,7 +164,7 @@ def policy_of(description: Any, calibrated: Policy | None = None) -> Policy:
 
 
 def _by_parameters() -> dict[str, type[Any]]:
-    return {**POLICIES, **EVICTIONS}
+    return {**POLICIES, **WRAPPERS}
 
 
 def _tuples(kind: type[Any], parameters: dict[str, Any]) -> dict[str, Any]:

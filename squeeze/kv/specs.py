@@ -1,5 +1,5 @@
-"""Policy specs: `kivi:bits=4,group=32`, `transform:2`, `kivi:4+snapkv:512`, `kivi:mean=3`, or the name of a policy
-file.
+"""Policy specs: `kivi:bits=4,group=32`, `transform:2`, `kivi:4+snapkv:512`, `kivi:4+hybrid:8`, `kivi:mean=3`, or the
+name of a policy file.
 
 Some policies need statistics of the model on a text (statistics.py), and some a cache that sees the whole prompt.
 """
@@ -11,23 +11,24 @@ from typing import Any
 
 from squeeze.errors import PolicyError
 from squeeze.kv.base import Policy
+from squeeze.kv.hybrid import Hybrid
 from squeeze.kv.policies import (
     CALIBRATED,
-    EVICTIONS,
     FROM_STATISTICS,
     OF_JOINT_MOMENTS,
     POLICIES,
+    WRAPPERS,
     is_file,
     load_policy,
     scalar_types,
 )
 from squeeze.kv.statistics import KVStatistics
 
-__all__ = ["check_spec", "make_policy", "needs_calibration", "needs_joint_moments"]
+__all__ = ["check_spec", "codes_states", "make_policy", "needs_calibration", "needs_joint_moments"]
 
 
 def _split(words: str) -> tuple[str, dict[str, Any]]:
-    """Return name and parameters of a policy without eviction.
+    """Return name and parameters of a policy that wraps no other.
 
     A number without a name is the bits. Raise PolicyError.
     """
@@ -41,13 +42,13 @@ def _split(words: str) -> tuple[str, dict[str, Any]]:
     return name, _options(f"policy {name}", parameters, "bits", known)
 
 
-def _split_eviction(words: str) -> tuple[type[Any], dict[str, Any]]:
-    """Return class and parameters of an eviction. A number without a name is the number of tokens that stay."""
+def _split_wrapper(words: str) -> tuple[type[Any], dict[str, Any]]:
+    """Return class and parameters of a policy around another one. A number without a name is its second field."""
     name, _, parameters = words.partition(":")
-    if name not in EVICTIONS:
-        raise PolicyError(f"eviction {name!r} is unknown: choose from {', '.join(EVICTIONS)}")
-    kind = EVICTIONS[name]
-    return kind, _options(f"eviction {name}", parameters, dataclasses.fields(kind)[1].name, scalar_types(kind))
+    if name not in WRAPPERS:
+        raise PolicyError(f"{name!r} after + is unknown: choose from {', '.join(WRAPPERS)}")
+    kind = WRAPPERS[name]
+    return kind, _options(name, parameters, dataclasses.fields(kind)[1].name, scalar_types(kind))
 
 
 def _options(subject: str, words: str, first: str, known: dict[str, set[Any]]) -> dict[str, Any]:
@@ -82,10 +83,10 @@ def check_spec(spec: str) -> None:
     if is_file(spec):
         load_policy(spec)
         return
-    base, plus, eviction = spec.partition("+")
+    base, *around = spec.split("+")
     _split(base)
-    if plus:
-        _split_eviction(eviction)
+    for words in around:
+        _split_wrapper(words)
 
 
 def needs_calibration(spec: str) -> bool:
@@ -99,6 +100,15 @@ def needs_calibration(spec: str) -> bool:
 def needs_joint_moments(spec: str) -> bool:
     """Return whether the policy of a spec is made from moments of several layers together."""
     return not is_file(spec) and _split(spec.partition("+")[0])[0] in OF_JOINT_MOMENTS
+
+
+def codes_states(spec: str) -> bool:
+    """Return whether the policy of a spec codes recurrent states. Raise PolicyError or FormatError if it is invalid."""
+    if is_file(spec):
+        policy = load_policy(spec)
+        return isinstance(policy, Hybrid) and policy.state_coder is not None
+    wrappers = [_split_wrapper(words) for words in spec.split("+")[1:]]
+    return any(kind is Hybrid and numbers.get("states", 8) == 8 for kind, numbers in wrappers)
 
 
 def make_policy(
@@ -118,15 +128,15 @@ def make_policy(
     """
     if is_file(spec):
         return load_policy(spec)
-    base, plus, eviction = spec.partition("+")
+    base, *around = spec.split("+")
     name, options = _split(base)
-    if name != "full" or plus:
+    if name != "full" or around:
         options = defaults | options
     if needs_calibration(base) and statistics is None:
         raise PolicyError(f"policy {name} needs a text to calibrate on: name one with `calibration`")
     policy = _made(name, options, model, statistics)
-    if plus:
-        kind, numbers = _split_eviction(eviction)
+    for words in around:
+        kind, numbers = _split_wrapper(words)
         policy = kind(policy, **numbers)
     return policy
 

@@ -11,7 +11,7 @@ from squeeze.kv import KIVI, POLICIES, QuantizedKVCache, Rotated
 from squeeze.kv.blockfloat import BlockFloat
 from squeeze.kv.contract import CACHE
 from squeeze.kv.evict import SinksAndWindow, SnapKV, SoftPrune
-from squeeze.kv.policies import EVICTIONS, digest_of, load_policy, policy_of, save_policy
+from squeeze.kv.policies import WRAPPERS, digest_of, load_policy, policy_of, save_policy
 from squeeze.kv.waterfill import transform_policy
 from tests.makers import hostile
 from tests.makers.kv_models import calibrated_on_text, llama, tokens
@@ -60,7 +60,7 @@ def calibrated():
 @pytest.mark.parametrize(
     "policy",
     [kind() for kind in POLICIES.values()]
-    + [kind(KIVI(bits=((2, 4), 8), value_bits=3)) for kind in EVICTIONS.values()]
+    + [kind(KIVI(bits=((2, 4), 8), value_bits=3)) for kind in WRAPPERS.values()]
     + [SinksAndWindow(Rotated(3), limit=(64, 128)), SnapKV(Rotated(3), select=(7, 9))],
     ids=repr,
 )

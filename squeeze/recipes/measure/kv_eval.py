@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,11 @@ from squeeze.integrations.load_model import load_model, tokenizer_of
 from squeeze.kv.attention import install
 from squeeze.kv.base import FullPrecision, Policy
 from squeeze.kv.cache import QuantizedKVCache
-from squeeze.kv.measure import Cost, Distance, Prompt, decoding, nominal_bits, passkeys, quality, stepped
+from squeeze.kv.hybrid import Hybrid
+from squeeze.kv.measure import PIECE, Cost, Distance, Prompt, decoding, nominal_bits, passkeys, quality, stepped
 from squeeze.kv.memory import nbytes_of
 from squeeze.kv.policies import save_policy
-from squeeze.kv.specs import check_spec, make_policy, needs_calibration, needs_joint_moments
+from squeeze.kv.specs import check_spec, codes_states, make_policy, needs_calibration, needs_joint_moments
 from squeeze.kv.statistics import KVStatistics, observe
 from squeeze.recipes.measure.generate import Generation
 from squeeze.recipes.measure.kv_usage import Usage, check_coded, check_pieces, check_read, usage_of
@@ -135,13 +136,14 @@ def rows(
     contexts = contexts or (min(_CONTEXT, position_limit(model) or _CONTEXT),)
     check_positions(model, max(contexts), "use `context` {}")
     with explained(folder):
-        usage = usage_of(model)
+        states = bool(specs) and not options.kv_budget and all(map(codes_states, specs))
+        usage = usage_of(model, states)
         policies = policies_of(model, tokenizer, specs, options, usage)
         in_pieces = bool(options.against) or not usage.attention_reads_all
         if in_pieces:
             check_pieces(model)
     for spec, policy in policies.items():
-        if not policy.evicts and not policy.archives:  # which change what is read in another way
+        if not _continues(policy):  # what changes in another way what is read
             check_coded(spec, policy, min(contexts), in_pieces)
     if options.save_policy:
         save_policy(next(iter(policies.values())), options.save_policy)
@@ -167,16 +169,18 @@ class _Measured:
         """Yield the rows of one context: one pass for policies that keep all tokens, if attention reads the cache;
         otherwise through caches.
         """
-        evicting: dict[str, Policy] = {
-            spec: policy for spec, policy in policies.items() if policy.evicts or policy.archives
-        }
-        plain = {spec: policy for spec, policy in policies.items() if spec not in evicting}
+        continuing = {spec: policy for spec, policy in policies.items() if _continues(policy)}
+        recurrent = {spec: policy for spec, policy in continuing.items() if isinstance(policy, Hybrid)}
+        evicting = {spec: policy for spec, policy in continuing.items() if spec not in recurrent}
+        plain = {spec: policy for spec, policy in policies.items() if spec not in continuing}
         if self.usage.attention_reads_all:
             distances = quality(self.model, self.tokens, plain, context, self.windows, progress)
             for name, distance in distances.items():
                 yield self.row(name, policies.get(name, FullPrecision()), context, distance, distances[FULL])
         if evicting:
             yield from self.through_caches(evicting, context, "continued")
+        if recurrent:  # whose states are coded at every token
+            yield from self.through_caches(recurrent, context, "continued", piece=1)
         if options.against or not self.usage.attention_reads_all:
             rivals = _rivals(self.model, options.against, options.window)
             yield from self.through_caches(plain, context, "stepped", rivals)
@@ -197,14 +201,19 @@ class _Measured:
         return None if self.no_cost else decoding(self.model, self.tokens[:context], make_cache())
 
     def through_caches(
-        self, policies: dict[str, Policy], context: int, way: str, rivals: dict[str, tuple[float, Any]] | None = None
+        self,
+        policies: Mapping[str, Policy],
+        context: int,
+        way: str,
+        rivals: dict[str, tuple[float, Any]] | None = None,
+        piece: int = PIECE,
     ) -> Iterator[Row]:
         """Yield rows that are measured with real caches: full precision, our policies, then rivals."""
         logits: list[torch.Tensor] = []
         half = Prompt(context // 2) if way == "continued" else None
 
         def distance(make_cache: Callable[[], Any], prompt: Prompt | None = half) -> Distance:
-            return stepped(self.model, self.tokens, make_cache, context, self.windows, logits, prompt=prompt)
+            return stepped(self.model, self.tokens, make_cache, context, self.windows, logits, piece, prompt)
 
         baseline = distance(_squeeze_cache(self.model, FullPrecision()))
         if self.usage.attention_reads_all:  # and full precision has a row in one pass
@@ -221,6 +230,12 @@ class _Measured:
                 yield self.row(name, policy, context, distance(make_cache), baseline, way)
         for name, (bits, make_cache) in (rivals or {}).items():
             yield Row(name, context, bits, distance(make_cache), baseline, way, self.cost(make_cache, context))
+
+
+def _continues(policy: Policy) -> bool:
+    """Return whether a policy is measured after a prompt was read: if it chooses tokens, or codes more than keys and
+    values."""
+    return policy.evicts or policy.archives or isinstance(policy, Hybrid)
 
 
 class _Files:
@@ -336,7 +351,7 @@ def cache_for(
         raise PolicyError("`kv` and `kv_budget` exclude each other: give one of them")
     spec = f"kivi:{kv}" if kv and kv.isdigit() else kv
     with explained(getattr(model, "name_or_path", "") or type(model).__name__):
-        usage = usage_of(model)
+        usage = usage_of(model, bool(spec) and codes_states(str(spec)))
     install(model)
     if not spec and not budget:
         return QuantizedKVCache(model.config, FullPrecision())

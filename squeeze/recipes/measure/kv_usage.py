@@ -13,6 +13,7 @@ from squeeze.kv.base import FullPrecision, Policy
 from squeeze.kv.cache import QuantizedKVCache
 from squeeze.kv.contract import CACHE
 from squeeze.kv.measure import PIECE
+from squeeze.kv.recurrent import state_tensors
 
 __all__ = ["Usage", "check_coded", "check_pieces", "check_read", "usage_of"]
 
@@ -32,10 +33,15 @@ class Usage:
 
 
 @torch.inference_mode()
-def usage_of(model: Any) -> Usage:
+def usage_of(model: Any, states: bool = False) -> Usage:
     """Run two tokens through a model and return which layers use the cache.
 
-    Raises PolicyError if the model caches no keys and values that a policy could quantise.
+    Args:
+        model: The loaded model.
+        states: Whether every policy codes recurrent states, so that a model may have nothing else.
+
+    Raises:
+        PolicyError: If the model caches nothing that a policy could quantise.
     """
     with installed(model):
         cache = QuantizedKVCache(model.config, FullPrecision())
@@ -49,6 +55,8 @@ def usage_of(model: Any) -> Usage:
             raise PolicyError(f"{name} runs only with a cache class of its own, which no policy codes") from error
     filled = [layer for layer in cache.packed_layers if layer.is_initialized]
     layer_types = {type(layer).__name__ for layer in cache.layers if getattr(layer, "is_initialized", False)}
+    if states and not filled and any(True for layer in cache.layers for _ in state_tensors(layer)):
+        return Usage(frozenset(), frozenset())
     if not filled and layer_types:
         raise PolicyError(
             f"{type(model).__name__} caches states of kinds that no policy codes: {', '.join(sorted(layer_types))}"
