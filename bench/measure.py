@@ -41,6 +41,7 @@ MEASURES = {
     "quantize": "perplexity, KL and bytes of each quantization method",
     "gguf": "GGUF files of each type, compared with llama.cpp's quantizer with an importance matrix",
     "recover": "gap and KL of quantised models before and after training, in the same format",
+    "lora": "a fine-tune as a LoRA adapter, compared with its 2-bit difference at equal bytes",
     "prune": "gap, KL and packed bytes of each pruning method, compared with GPTQ",
     "experts-pruned": "gap of a small mixture whose experts are halved, by method",
     "factorize": "gap and bytes of each method of factorising, compared with GPTQ",

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from squeeze.checkpoint.weight_files import INDEX, TORCH, WEIGHTS, check_inside, read_index, weight_files
+from squeeze.checkpoint.weight_files import INDEX, TORCH, WEIGHTS, check_inside, is_adapter, read_index, weight_files
 from squeeze.errors import FormatError, printable
 
 __all__ = ["copy_other_files", "left_out"]
@@ -20,6 +20,7 @@ _COPIES = (".gguf", ".h5", ".msgpack", ".ot", ".onnx", ".onnx_data", ".tflite", 
 _STATES = ("optimizer", "scheduler", "scaler", "rng_state")  # prefixes of files that a trainer writes
 _TRAINING = re.compile(r"checkpoint-\d+")
 _KEPT = "training_args.bin"  # settings, not weights
+_BESIDE = "adapter"  # folder of an adapter that was next to the weights
 _WEIGHTS = "weights in another file, which are the original's"
 _TRAINED = "a state of training"
 
@@ -32,10 +33,21 @@ def copy_other_files(source: Path, target: Path) -> tuple[str, ...]:
     for name, reason in _files(source):
         if reason is None:
             check_inside(source, name)
-            path = target / name
+            path = target / (f"{_BESIDE}/{name}" if name in _adapter(source) else name)
             path.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source / name, path)
-    return left_out(source)
+    kept = _adapter(source)
+    moved = (f"kept in {_BESIDE}/, not merged: {_listed(sorted(kept))}: a LoRA adapter of the original",)
+    return (*left_out(source), *(moved if kept else ()))
+
+
+def _adapter(source: Path) -> set[str]:
+    """Return the files of a LoRA adapter next to a model's weights.
+
+    With peft, transformers would load the base that such a file names, not the weights next to it.
+    """
+    names = {path.name for path in source.glob("adapter_*") if path.is_file()}
+    return names if "adapter_config.json" in names and len(names) > 1 else set()
 
 
 def left_out(source: Path) -> tuple[str, ...]:
@@ -55,6 +67,8 @@ def _listed(names: list[str]) -> str:
 def _files(source: Path) -> Iterator[tuple[str, str | None]]:
     """Yield every file of a folder except the weights, by relative path, with the reason if it is left out, else
     None."""
+    if is_adapter(source):
+        return
     weights = {path.relative_to(source).as_posix() for path in weight_files(source)} | {WEIGHTS, INDEX}
     for root, folders, files in os.walk(source):
         place = Path(root)

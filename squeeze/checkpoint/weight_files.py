@@ -24,6 +24,7 @@ __all__ = [
     "check_inside",
     "dangling",
     "how_to_convert",
+    "is_adapter",
     "is_repository",
     "own_files",
     "place_of_shard",
@@ -173,7 +174,14 @@ def why_missing(folder: Path, name: str) -> str:
         return f"its {name} {dangling(folder / name)}"
     if is_repository(folder):
         return f"it is a repository of the Hugging Face cache: name its snapshot, {snapshot_of(folder)}"
+    if name == "config.json" and is_adapter(folder):
+        return "it is a LoRA adapter: `squeeze densify` merges it with its --base"
     return f"it has no {name}"
+
+
+def is_adapter(folder: Path) -> bool:
+    """Return whether a folder is a LoRA adapter without a model."""
+    return (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file()
 
 
 def absent(folder: Path) -> str:

@@ -195,7 +195,7 @@ def densify(
     Example: squeeze densify my-model-24 my-model-dense
 
     IN is a folder that prune, factorize, quantize or delta wrote, packed or not. It can also be a checkpoint of GPTQ or
-    compressed-tensors.
+    compressed-tensors, or a LoRA adapter, which is merged with its --base.
     """
     size = squeeze.densify(source, target, overwrite=force, base=base, limits=limits)
     notes = left_out(source)

@@ -5,6 +5,7 @@ are coded as `pack --base` does: embeddings and heads after rounding their diffe
 format peft the result is a LoRA adapter (lora.py).
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from squeeze.engine.pipeline import Progress
 from squeeze.engine.report import Report
 from squeeze.engine.selection import check_ignored, plan
 from squeeze.errors import SqueezeError
+from squeeze.factor.lora import LoraMethod
 from squeeze.factor.lowrank import WhitenedSVD
 from squeeze.packing import folder
 from squeeze.packing.chain import packed_files
@@ -31,7 +33,7 @@ from squeeze.prune.delta.stored import DeltaForm, make_writer
 from squeeze.prune.sparsegpt import SparseGPT
 from squeeze.quant.gptq import GPTQ
 from squeeze.recipes import lora
-from squeeze.recipes.lora import LoraMethod
+from squeeze.recipes.lora_ranks import ranked
 from squeeze.recipes.measure.evaluate import measure
 from squeeze.recipes.options import DELTA, PEFT, Differing
 from squeeze.recipes.quantize import pack_result
@@ -129,22 +131,39 @@ def _adapter(
     run: Run, settings: Differing, checkpoint: Checkpoint, out: Path, weights: BaseWeights, overwrite: bool
 ) -> Report:
     """Write a LoRA adapter, and return its report. Experts are no modules of their own for peft, and are left out."""
-    network, rank = Network(checkpoint), settings.rank or _RANK
+    network = Network(checkpoint)
     check_ignored(network, settings.ignore)
     settings = replace(settings, ignore=(*settings.ignore, _EXPERTS))
     run = replace(run, common=settings)
-    methods: dict[str, Method] = {}
-    found, transposed = _methods(network, weights, WhitenedSVD(rank=rank, pivoted=False), settings.ignore)
-    for name in found:
-        methods[name] = LoraMethod.of_rank(rank, partial(_matrix, weights, name, name in transposed))
-    described = {"base": str(weights.path), "format": PEFT, "rank": rank, **run.described()}
+    rank = None if settings.target_bytes else settings.rank or _RANK
+    described = {"base": str(weights.path), "format": PEFT, "rank": rank, "bits": settings.bits}
+    described |= {"target_bytes": settings.target_bytes, **run.described()}
+    found, transposed = _methods(network, weights, WhitenedSVD(rank=rank or _RANK, pivoted=False), settings.ignore)
     report = run.waiting(LoraMethod.name, described)
     if report is None:
-        writer = lora.make_writer(checkpoint.float_type())
+        bases = {name: partial(_matrix, weights, name, name in transposed) for name in found}
+        methods = _adapting(network, bases, settings, run)
+        writer = lora.make_writer(checkpoint.float_type(), settings.bits)
         first = next(iter(methods.values()))
         report = run.compress(checkpoint, first, writer, described, run.tokens(), methods=methods)
     lora.write_adapter(report, run.out, out, weights, network, transposed, overwrite)
     return report
+
+
+def _adapting(
+    network: Network, bases: Mapping[str, Callable[[], torch.Tensor]], settings: Differing, run: Run
+) -> dict[str, Method]:
+    """Return the method of each matrix, whose base `bases` loads: of one rank, or of ranks for a size."""
+    if settings.target_bytes is None:
+        rank = settings.rank or _RANK
+        return {name: LoraMethod.of_rank(rank, load, settings.bits) for name, load in bases.items()}
+    tokens = run.tokens()
+    if not isinstance(tokens, torch.Tensor):
+        raise SqueezeError("ranks for a size need a calibration text: give a `rank` in place of `target_bytes`")
+    chosen = ranked(
+        network, bases, tokens, settings.target_bytes, settings.bits, seed=settings.seed, progress=run.progress
+    )
+    return {name: LoraMethod.of_rank(one.rank, bases[name], settings.bits, one.outputs) for name, one in chosen.items()}
 
 
 def _matrix(weights: BaseWeights, name: str, transposed: bool) -> torch.Tensor:
@@ -158,11 +177,14 @@ def _method(settings: Differing) -> Method | None:
     Raises SqueezeError if options exclude each other, or none asks for a method.
     """
     if settings.format == PEFT:
-        if settings.bits is not None or settings.pattern is not None or settings.embedding_bits is not None:
-            raise SqueezeError("an adapter has a `rank`: leave out `bits`, `pattern` and `embedding_bits`")
+        if settings.pattern is not None or settings.embedding_bits is not None:
+            raise SqueezeError("an adapter has a `rank`: leave out `pattern` and `embedding_bits`")
+        if settings.rank is not None and settings.target_bytes is not None:
+            raise SqueezeError("`target_bytes` chooses ranks: leave out `rank`")
         return None
-    if settings.rank is not None:
-        raise SqueezeError(f"`rank` needs the format {PEFT}")
+    for name in ("rank", "target_bytes"):
+        if getattr(settings, name) is not None:
+            raise SqueezeError(f"`{name}` needs the format {PEFT}")
     if settings.bits is None and settings.pattern is None:
         raise SqueezeError("a difference needs `bits`, a `pattern`, or both")
     grid = None

@@ -1,7 +1,7 @@
 """`squeeze densify`: folders in stored forms, rewritten with dense weights that every loader reads.
 
-It reads what squeeze prunes, factorises and quantises, differences from a base, and checkpoints of GPTQ and
-compressed-tensors. Packed folders are unpacked first.
+It reads what squeeze prunes, factorises and quantises, differences from a base, LoRA adapters, and checkpoints of GPTQ
+and compressed-tensors. Packed folders are unpacked first.
 """
 
 import json
@@ -13,14 +13,16 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from squeeze.checkpoint.checkpoint import Checkpoint, Parts
+from squeeze.checkpoint.checkpoint import Checkpoint, Parts, View
+from squeeze.checkpoint.lora_folder import LoraFolder
 from squeeze.checkpoint.other_files import copy_other_files
 from squeeze.checkpoint.pretrained import dense_model, explained
 from squeeze.checkpoint.renaming import model_modules, transposed
 from squeeze.checkpoint.stored import expanded
+from squeeze.checkpoint.weight_files import is_adapter
 from squeeze.engine.experts import Fused, Layout
 from squeeze.engine.report import NAME as REPORT
-from squeeze.errors import FormatError, SqueezeError
+from squeeze.errors import FormatError, SqueezeError, printable
 from squeeze.integrations.forms import open_stored
 from squeeze.integrations.opening import check_opens
 from squeeze.packing import folder
@@ -49,10 +51,10 @@ def densify(
     """Write a folder with every weight dense, and return the bytes of its tensors.
 
     Args:
-        source: A folder in a stored form, packed or not.
+        source: A folder in a stored form, packed or not, or a LoRA adapter, which is merged with its base.
         target: Folder to write.
         overwrite: Whether to replace an existing folder.
-        base: Base of a difference; by default it is searched next to the source.
+        base: Base of a difference or adapter; by default it is searched next to the source.
         limits: Memory that unpacking and a dense weight may take.
 
     Raises:
@@ -61,11 +63,41 @@ def densify(
         SqueezeError: If the base is missing or wrong. Nothing is written after an error.
     """
     source, target = local_path(source), local_path(target)
+    limits = limits or Limits()
+    if is_adapter(source):
+        return _merged(source, target, overwrite, base, limits)
     checkpoint = Checkpoint.open(source)
     folder.check_target(source, target, overwrite)
-    limits = limits or Limits()
     with _prepared(checkpoint, target, base, limits) as (prepared, found):
         return _densified(source, prepared, target, overwrite, limits, found)
+
+
+def _merged(source: Path, target: Path, overwrite: bool, base: Path | str | None, limits: Limits) -> int:
+    """Write the base of an adapter with its products added, and return the bytes of the tensors."""
+    with ExitStack() as stack:
+        if (source / folder.MANIFEST).is_file():
+            folder.check_target(source, target, overwrite)
+            unpacked = stack.enter_context(scratch_folder(target)) / "unpacked"
+            unpack(source, unpacked, limits=limits)
+            adapter = LoraFolder.open(unpacked)
+        else:
+            adapter = LoraFolder.open(source)
+        checkpoint = Checkpoint.open(_base_beside(source, adapter.base_name) if base is None else base)
+        for path in (source, checkpoint.folder):
+            folder.check_target(path, target, overwrite)
+        if (checkpoint.folder / folder.MANIFEST).is_file():
+            raise SqueezeError(f"{checkpoint.folder}: is packed: `squeeze unpack` it first")
+        merged = adapter.merged(floats(checkpoint), dense_model(checkpoint.folder))
+        return _densified(source, merged, target, overwrite, limits, None)
+
+
+def _base_beside(source: Path, name: str) -> Path:
+    """Return the base of an adapter by its name, next to the adapter. Raises SqueezeError if it is not there."""
+    beside = source.resolve().parent / name
+    if not name or not beside.is_dir():
+        which = f"its base, {printable(name)}, is not next to it" if name else "it does not name its base"
+        raise SqueezeError(f"{source}: {which}: put it there, or name it with `base`")
+    return beside
 
 
 @contextmanager
@@ -118,6 +150,8 @@ def _tensors(
     checkpoint: Checkpoint, source: Path, model: nn.Module, limits: Limits, base: Path | str | None
 ) -> dict[str, Load]:
     """Return a loader of each dense tensor; raises FormatError if all are dense, or their form is unknown."""
+    if any(isinstance(file, View) for file in checkpoint.files.values()):
+        return {name: partial(_loaded, checkpoint, name) for name in checkpoint.files}
     described = checkpoint.config.get("quantization_config")
     if isinstance(described, dict) and str(described.get("quant_method")) in READERS:
         checkpoint = floats(checkpoint)

@@ -1,97 +1,46 @@
 """`squeeze.delta` with the format peft: a fine-tune stored as a LoRA adapter of its base.
 
-The difference D of each matrix becomes B A of a given rank, with the least error of D x over calibration inputs x. That
-is the truncated SVD of D S with S S^T = H (SVD-LLM, Wang et al. 2024, arXiv 2403.07378). peft and vLLM load what is
-written: adapter_config.json and adapter_model.safetensors (LoRA, Hu et al. 2021, arXiv 2106.09685).
+factor/lora.py has the method. peft and vLLM load what is written: adapter_config.json and
+adapter_model.safetensors (Hu et al. 2021, arXiv 2106.09685). Factors on grids are written as the floats that they
+represent, so that these load them, too; `pack` stores their codes and scales.
 """
 
 import json
 import shutil
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 
 from squeeze.checkpoint.checkpoint import Checkpoint, disk_errors
-from squeeze.engine.method import Method, Result
+from squeeze.checkpoint.lora_folder import ADAPTER, CONFIG, LEAVES, PREFIX
 from squeeze.engine.network import Network, is_linear
 from squeeze.engine.pipeline import Writer
 from squeeze.engine.report import Report
-from squeeze.factor.lowrank import SVD, WhitenedSVD
-from squeeze.factor.matrices import LowRank
+from squeeze.factor.form import as_dense
+from squeeze.factor.lora import LoraTensor
 from squeeze.packing import folder as folders
 from squeeze.prune.delta.base import BaseWeights
 from squeeze.system.work import scratch_folder
 
-__all__ = ["ADAPTER", "CONFIG", "LoraMethod", "make_writer", "write_adapter"]
-
-ADAPTER, CONFIG = "adapter_model.safetensors", "adapter_config.json"
-_PREFIX = "base_model.model."  # of all names of an adapter's tensors
-_LEAVES = ("lora_A.weight", "lora_B.weight")
+__all__ = ["make_writer", "write_adapter"]
 
 
-@dataclass(frozen=True)
-class LoraTensor:
-    """A base [O, I] of floats, and the factors B [O, R] and A [R, I] whose product is added to it."""
+def make_writer(dtype: torch.dtype, bits: int | None = None) -> Writer:
+    """Return a writer of the factors as peft names them, without the prefix.
 
-    base: torch.Tensor
-    factors: LowRank
-
-    @property
-    def rank(self) -> int | None:
-        return self.factors.rank
-
-    def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """Return the sum [O, I], rounded once to `dtype`."""
-        return (self.base.float() + self.factors.dequantize()).to(dtype)
-
-    @property
-    def stored_bits(self) -> int:
-        """The bits of the factors."""
-        return self.factors.stored_bits
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoraMethod:
-    """Store a fine-tune's matrix as a product of low rank that is added to its base.
-
-    Attributes:
-        inner: the method that factorises the difference.
-        load: returns the base's matrix [O, I].
+    Args:
+        dtype: Dtype of the factors.
+        bits: Bits per value of factors on grids, whose codes and scales the report then counts.
     """
 
-    name: ClassVar[str] = "lora"
-    needs_hessian: ClassVar[bool] = True
-    unrounded: ClassVar[bool] = True
-
-    inner: Method
-    load: Callable[[], torch.Tensor] = field(repr=False, compare=False)
-
-    @classmethod
-    def of_rank(cls, rank: int, load: Callable[[], torch.Tensor]) -> "LoraMethod":
-        return cls(inner=WhitenedSVD(rank=rank, pivoted=False), load=load)
-
-    def fallback(self) -> "LoraMethod":
-        return replace(self, inner=self.inner.fallback() if isinstance(self.inner, WhitenedSVD) else SVD(pivoted=False))
-
-    def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[LoraTensor]:
-        """Factorise the difference of a weight; see Method.compress."""
-        base = self.load()
-        found = self.inner.compress(weight.float() - base.float(), hessian)
-        return Result(LoraTensor(base, found.tensor), found.notes)
-
-
-def make_writer(dtype: torch.dtype) -> Writer:
-    """Return a writer of the factors as peft names them, without the prefix."""
-
     def tensors(module: str, tensor: LoraTensor, transposed: bool) -> dict[str, torch.Tensor]:
-        parts = cast("tuple[torch.Tensor, torch.Tensor]", (tensor.factors.right, tensor.factors.left))
-        return {f"{module}.{leaf}": part.to(dtype).contiguous() for leaf, part in zip(_LEAVES, parts, strict=True)}
+        parts = tensor.factors.right, tensor.factors.left
+        return {f"{module}.{leaf}": as_dense(one, dtype).contiguous() for leaf, one in zip(LEAVES, parts, strict=True)}
 
-    return Writer("peft", tensors, lambda left: {}, measured=True)
+    return Writer("peft", tensors, lambda left: {}, measured=bits is None)
 
 
 def write_adapter(
@@ -115,13 +64,16 @@ def write_adapter(
         overwrite: Whether an existing folder is replaced.
     """
     checkpoint = Checkpoint.open(written)
-    names = [name for name in checkpoint.files if name.endswith(_LEAVES)]
+    names = [name for name in checkpoint.files if name.endswith(LEAVES)]
     others = [name for name in checkpoint.files if name not in names]
     changed = [name for name in others if not torch.equal(checkpoint.load([name], strict=False)[name], base.load(name))]
     if changed:
         which = f"{changed[0]} and {len(changed) - 1} more" if len(changed) > 1 else changed[0]
         report.notes.append(f"the adapter does not hold {which}, which differ from the base's")
     places = {network.stored_name(name): name for name, module in network.model.named_modules() if is_linear(module)}
+    if (bits := report.settings.get("bits")) is not None:
+        coded = sum(round(layer.bits * layer.shape[0] * layer.shape[1] / 8) for layer in report.layers)
+        report.notes.append(f"factors are on grids of {bits} bits: `squeeze pack` stores them in about {coded} bytes")
     task = "CAUSAL_LM" if network.is_causal else None
     config: dict[str, Any] = {
         **{"peft_type": "LORA", "task_type": task, "base_model_name_or_path": str(base.path)},
@@ -137,9 +89,9 @@ def write_adapter(
         content.mkdir()
         with disk_errors(content / ADAPTER):
             tensors = {
-                f"{_PREFIX}{places[layer.name]}.{leaf}": checkpoint.load([name])[name]
+                f"{PREFIX}{places[layer.name]}.{leaf}": checkpoint.load([name])[name]
                 for layer in report.layers
-                for leaf, name in ((leaf, f"{layer.name}.{leaf}") for leaf in _LEAVES)
+                for leaf, name in ((leaf, f"{layer.name}.{leaf}") for leaf in LEAVES)
             }
             save_file(tensors, content / ADAPTER, {"format": "pt"})
         (content / CONFIG).write_text(json.dumps(config, indent=2) + "\n")

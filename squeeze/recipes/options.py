@@ -177,7 +177,7 @@ class Factorizing(Checked):
 class Differing(Common):
     """Options of storing a fine-tune as its difference from a base (prune/delta/method.py)."""
 
-    bits: int | None = option(None, "Bits per weight of the difference", least=2, most=8)
+    bits: int | None = option(None, "Bits per weight of the difference, or per value of an adapter", least=2, most=8)
     pattern: str | None = option(None, "Sparsity of the difference: 2:4, a share (50%) or units (16x50%)")
     group_size: int = option(128, "Inputs per scale, -1 for a whole row")
     embedding_bits: float | None = option(
@@ -189,6 +189,13 @@ class Differing(Common):
         "squeeze", "Storage: squeeze, or peft for a LoRA adapter that peft and vLLM load", choices=("squeeze", PEFT)
     )
     rank: int | None = option(None, "Rank of the adapter's factors; default: 32 (peft only)", least=1)
+    target_bytes: int | None = option(
+        None,
+        "Size of the adapter, such as 8M; chooses the rank of each matrix (peft only)",
+        least=1,
+        unit="bytes",
+        spelling="--target-size",
+    )
     correction: float = option(0.3, "Strength of the correction for errors of earlier layers, 0 to 1", least=0, most=1)
 
 

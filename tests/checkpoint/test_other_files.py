@@ -24,6 +24,7 @@ ALONG = (
     "training_args.bin",
     "deep/er/notes.txt",
 )
+PLACES = {name: f"adapter/{name}" if name.startswith("adapter") else name for name in ALONG}
 BEHIND = {
     "a hidden folder": (".cache/",),
     "a state of training": ("checkpoint-500/", "optimizer.pt", "rng_state_0.pth"),
@@ -51,12 +52,14 @@ def files_of(folder):
 def test_every_other_file_goes_along_and_what_does_not_is_named(folder, tmp_path):
     (tmp_path / "out").mkdir()
     notes = copy_other_files(folder, tmp_path / "out")
-    assert files_of(tmp_path / "out") == {*ALONG, "config.json", "generation_config.json"}
-    assert all((tmp_path / "out" / name).read_text() == name for name in ALONG)
+    assert files_of(tmp_path / "out") == {*PLACES.values(), "config.json", "generation_config.json"}
+    assert all((tmp_path / "out" / place).read_text() == name for name, place in PLACES.items())
     listed = {reason: names[:3] for reason, names in BEHIND.items()}
     more = {reason: f" and {len(names) - 3} more" * (len(names) > 3) for reason, names in BEHIND.items()}
     wanted = {f"left out: {', '.join(names)}{more[reason]}: {reason}" for reason, names in listed.items()}
-    assert set(notes) == wanted and notes == left_out(folder)
+    assert set(notes[:-1]) == wanted and notes[:-1] == left_out(folder)
+    adapter = "adapter_config.json, adapter_model.safetensors"
+    assert notes[-1] == f"kept in adapter/, not merged: {adapter}: a LoRA adapter of the original"
 
 
 def test_links_to_folders_are_named(tmp_path):
@@ -68,7 +71,7 @@ def test_links_to_folders_are_named(tmp_path):
 @pytest.mark.parametrize("change, options", [(squeeze.quantize, {"method": "rtn"}), (squeeze.prune, {"dense": True})])
 def test_recipes_take_them_along(folder, tmp_path, change, options):
     report = change(folder, out=tmp_path / "out", **{"method": "magnitude", **options})
-    assert {*ALONG} <= files_of(tmp_path / "out")
+    assert {*PLACES.values()} <= files_of(tmp_path / "out")
     assert not {name for names in BEHIND.values() for name in names} & files_of(tmp_path / "out")
     assert len([note for note in report.notes if note.startswith("left out: ")]) == len(BEHIND)
 
@@ -78,7 +81,7 @@ def test_densify_takes_them_along(folder, tmp_path):
     (tmp_path / "out" / "model.gguf").write_text("of the original")
     told = call("densify", tmp_path / "out", tmp_path / "dense", "--json")
     assert json.loads(told.stdout)["left_out"][0].startswith("left out: model.gguf: weights in another file")
-    assert {*ALONG} <= files_of(tmp_path / "dense") and "model.gguf" not in files_of(tmp_path / "dense")
+    assert {*PLACES.values()} <= files_of(tmp_path / "dense") and "model.gguf" not in files_of(tmp_path / "dense")
 
 
 def test_named_templates_of_a_tokenizer_stay(folder, tmp_path):

@@ -1,16 +1,20 @@
 """`squeeze delta --format peft`: adapters hold differences of low rank, and peft computes with them what we do."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 import squeeze
-from squeeze.engine.network import is_linear
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.lora_folder import ADAPTER, CONFIG
+from squeeze.engine.network import Network, is_linear
 from squeeze.errors import SqueezeError
+from squeeze.factor.lora import LoraMethod
 from squeeze.integrations.load_model import load_model
-from squeeze.recipes.lora import ADAPTER, CONFIG, LoraMethod
+from squeeze.recipes.lora_ranks import ranked
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -27,6 +31,10 @@ def tune(base, folder, rank):
         weight += 0.05 * torch.randn(weight.shape[0], rank) @ torch.randn(rank, weight.shape[1])
     model.save_pretrained(folder)
     return folder
+
+
+def weight_in(model, name):
+    return model.get_submodule(name).weight.detach()
 
 
 def merged(base, out):
@@ -54,6 +62,48 @@ def test_a_difference_of_low_rank_is_held(tmp_path, folders, kind):
     assert {layer.rank for layer in report.layers} == {3}
     assert report.stored_bytes == (tmp_path / "out" / ADAPTER).stat().st_size
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "tuned"]
+
+
+def test_factors_on_grids_are_floats_that_pack_stores_as_codes(tmp_path, folders):
+    base, tuned = folders("llama"), tune(folders("llama"), tmp_path / "tuned", 3)
+    shared = {"format": "peft", "rank": 16, "calibration": TOKENS}
+    report = squeeze.delta(base, tuned, out=tmp_path / "out", bits=4, **shared)
+    plain = squeeze.delta(base, tuned, out=tmp_path / "plain", **shared)
+    wanted, found = load_file(tuned / "model.safetensors"), merged(base, tmp_path / "out")
+    for layer in report.layers:
+        change = wanted[f"{layer.name}.weight"] - weight_in(load_model(base), layer.name)
+        assert (found[f"{layer.name}.weight"] - wanted[f"{layer.name}.weight"]).norm() < 0.25 * change.norm(), (
+            layer.name
+        )
+    assert all(len(row.unique()) <= 16 for name, one in load_file(tmp_path / "out" / ADAPTER).items() for row in one
+               if ".lora_B." in name)  # fmt: skip
+    coded = sum(layer.bits * layer.shape[0] * layer.shape[1] / 8 for layer in report.layers)
+    assert report.notes[-1].endswith(f"in about {coded:.0f} bytes")
+    squeeze.pack(tmp_path / "out", tmp_path / "packed", level="archive")
+    assert (tmp_path / "packed" / ADAPTER).stat().st_size < coded + 10_000 < 0.6 * plain.stored_bytes
+    squeeze.unpack(tmp_path / "packed", tmp_path / "again")
+    assert (tmp_path / "again" / ADAPTER).read_bytes() == (tmp_path / "out" / ADAPTER).read_bytes()
+
+
+def test_a_size_chooses_the_rank_of_each_matrix(tmp_path, folders):
+    base, tuned = folders("llama"), tune(folders("llama"), tmp_path / "tuned", 3)
+    tensors = load_file(tuned / "model.safetensors")
+    name = "model.layers.0.mlp.up_proj"
+    weight = tensors[f"{name}.weight"]
+    tensors[f"{name}.weight"] = weight + torch.randn(weight.shape, generator=torch.Generator().manual_seed(2))
+    save_file(tensors, tuned / "model.safetensors", {"format": "pt"})
+    report = squeeze.delta(base, tuned, out=tmp_path / "out", format="peft", target_bytes=40_000, calibration=TOKENS)
+    bases = {layer.name: partial(weight_in, load_model(base), layer.name) for layer in report.layers}
+    chosen = ranked(Network(Checkpoint.open(tuned)), bases, TOKENS, 40_000, None)
+    ranks = {layer.name: layer.rank for layer in report.layers}
+    assert ranks == {name: one.rank for name, one in chosen.items()}
+    assert max(ranks, key=ranks.get) == name, sorted(ranks.items(), key=lambda one: -one[1])
+    written = load_file(tmp_path / "out" / ADAPTER)
+    assert 35_000 < sum(tensor.nbytes for tensor in written.values()) <= 40_000
+    config = json.loads((tmp_path / "out" / CONFIG).read_text())
+    assert config["r"] == max(ranks.values())
+    assert {**dict.fromkeys(config["target_modules"], config["r"]), **config["rank_pattern"]} == ranks
+    assert config["alpha_pattern"] == config["rank_pattern"]
 
 
 def test_inputs_decide_what_a_small_rank_keeps():
@@ -92,8 +142,11 @@ def test_what_an_adapter_does_not_hold_is_said(tmp_path, folders):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"format": "peft", "bits": 2}, "leave out `bits`"),
+        ({"format": "peft", "pattern": "2:4"}, "leave out `pattern`"),
+        ({"format": "peft", "rank": 2, "target_bytes": 9000}, "leave out `rank`"),
+        ({"format": "peft", "target_bytes": 9}, "an adapter of 9 bytes is too small"),
         ({"rank": 2, "bits": 2}, "`rank` needs the format peft"),
+        ({"target_bytes": 9000, "bits": 2}, "`target_bytes` needs the format peft"),
         ({"format": "peft", "text": "x"}, "leave out `text`"),
     ],
 )
