@@ -135,7 +135,8 @@ class Blocks(Wrapper):
             return self.inner.encode(Subject(values, flat(dtype, values.size, columns), None, threads), behind)
 
         form = subject.form
-        size = blocks.write(subject.content, form.dtype, writer, write, subject.threads, form.shape)
+        place = subject.content, form.dtype, writer
+        size = blocks.write(*place, write, subject.threads, form.shape, by_neighbours=self.inner.is_slow)
         return size if 8 * size < subject.bits else 0
 
     def decode_parts(self, payload: Content, form: Form, base: Content | None, threads: int) -> Content:

@@ -78,20 +78,43 @@ def streams(dtype):
     return known.get(dtype) or [half(0), whole(2, SIZES[dtype] - 1)]
 
 
+def in_order(values, dtype, scales, minima=None):
+    """Return codes in the order of their blocks."""
+    count, found = len(scales), [b""] * len(scales)
+    width = len(values) // count
+    for begin in range(0, count, 65536):
+        keys = []
+        for block in range(begin, min(begin + 65536, count)):
+            key, mask = (int(scales[block]) & 0x7FFF) >> 7, 0
+            if minima is not None:
+                middle, steps, every = {"Q4_1": (7.5, 32, 255), "Q5_1": (15.5, 16, 31)}[dtype]
+                with np.errstate(all="ignore"):
+                    scale, least = (np.float32(words[block : block + 1].view("<f2")[0]) for words in (scales, minima))
+                    zero = -least / scale
+                    away = abs(zero - np.float32(middle)) * np.float32(steps)
+                key, mask = int(away) if away < 255 else 255, every if zero > middle else 0
+            keys.append((key, block, mask))
+        for place, (_, block, mask) in enumerate(sorted(keys), begin):
+            found[block] = bytes(value ^ mask for value in values[place * width : (place + 1) * width])
+    return b"".join(found)
+
+
 def decode(payload, dtype, size, inner):
     """Return the bytes of a tensor; inner(payload, dtype, size) decodes a section."""
     block, found = SIZES[dtype], streams(dtype)
-    one, *lengths = struct.unpack_from(f"<{1 + len(found)}Q", payload)
+    one, ordered, *lengths = struct.unpack_from(f"<II{len(found)}Q", payload)
     assert one == 1
-    place, out, scales = 8 + 8 * len(found), bytearray(size), b""
+    place, out, words = 8 + 8 * len(found), bytearray(size), []
     for (kind, elements), length in zip(found, lengths, strict=True):
         section, raw = payload[place : place + length], size // block * len(elements)
         place += -(-length // 8) * 8
         values = section if length == raw else inner(section, kind, raw)
         if kind == "U16":
-            added = np.frombuffer(scales, "<u2") & 0xFFF0
-            values = (np.frombuffer(values, "<u2") + added).astype("<u2").tobytes()
-        scales = values if kind == "F16" else b""
+            values = (np.frombuffer(values, "<u2") + (words[0] & 0xFFF0)).astype("<u2").tobytes()
+        if kind in ("F16", "U16"):
+            words.append(np.frombuffer(values, "<u2"))
+        elif ordered:
+            values = in_order(values, dtype, *words)
         for i, value in enumerate(values):
             below = 0
             for byte, bit, bits in elements[i % len(elements)]:

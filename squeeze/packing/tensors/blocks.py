@@ -1,7 +1,7 @@
 """Lossless coding of tensors in the block types of GGUF: scales, minima and codes are coded apart from each other."""
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy as np
 from squeeze.checkpoint.ggml_types import BLOCKS
 from squeeze.numerics.jit import kernel
 from squeeze.packing.tensors import floats
+from squeeze.packing.tensors.block_order import WINDOW, has_order, order_of
 from squeeze.packing.tensors.block_types import Stream, streams_of
 from squeeze.packing.tensors.content import PART, Content, InMemory, InSegments, Section, whole
 from squeeze.packing.tensors.float_payload import Array
@@ -26,7 +27,15 @@ Coder = Callable[[Content, str, Writer, int, int], int]  # `write` of the coder 
 Reader = Callable[[Content, str, int], Content]  # the content of one of its payloads
 
 
-def write(content: Content, dtype: str, writer: Writer, coder: Coder, threads: int, shape: tuple[int, ...]) -> int:
+def write(
+    content: Content,
+    dtype: str,
+    writer: Writer,
+    coder: Coder,
+    threads: int,
+    shape: tuple[int, ...],
+    by_neighbours: bool = False,
+) -> int:
     """Write the payload of a tensor, a multiple of 8 bytes; return its bytes, or 0 if it is no shorter.
 
     Args:
@@ -36,11 +45,15 @@ def write(content: Content, dtype: str, writer: Writer, coder: Coder, threads: i
         coder: encodes streams.
         threads: threads that code.
         shape: the tensor's shape, in values.
+        by_neighbours: whether the coder predicts from neighbours.
     """
     if not content.size or content.size % BLOCKS[dtype]:
         return 0
     streams = streams_of(dtype)
-    contents = [_InStream(content, BLOCKS[dtype], streams, number) for number in range(len(streams))]
+    contents: list[Content] = [_InStream(content, BLOCKS[dtype], streams, number) for number in range(len(streams))]
+    ordered = has_order(dtype, by_neighbours)
+    if ordered:
+        contents[-1] = _InOrder(content, dtype, tuple(contents))
     kinds = [stream.dtype for stream in streams]
     bounds = sum(floats.max_size(one.size, kind) + one.size for one, kind in zip(contents, kinds, strict=True))
     end, lengths = _HEAD + 8 * len(contents), []
@@ -53,7 +66,7 @@ def write(content: Content, dtype: str, writer: Writer, coder: Coder, threads: i
         lengths.append(size)
         writer.put(end + size, np.zeros(-size % 8, np.uint8))
         end += size + -size % 8
-    writer.put(0, np.frombuffer(struct.pack(f"<Q{len(lengths)}Q", FORMAT, *lengths), np.uint8))
+    writer.put(0, np.frombuffer(struct.pack(f"<II{len(lengths)}Q", FORMAT, ordered, *lengths), np.uint8))
     return end if end < content.size else 0
 
 
@@ -120,6 +133,37 @@ def _as_compiled(data: Array) -> Array:
     return data if data.flags.carray else data.copy()
 
 
+class _InOrder(InSegments):
+    """The codes of another content's blocks in the order of their scales. streams: the contents of all streams."""
+
+    room = "codes in order"
+
+    def __init__(self, content: Content, dtype: str, streams: Sequence[Content]):
+        self._streams, self._dtype, self._blocks = streams, dtype, content.size // BLOCKS[dtype]
+        self._width = streams[-1].size // self._blocks
+        self.size, self.step = streams[-1].size, WINDOW * self._width
+
+    def _decode(self, first: int, last: int, out: Array) -> None:
+        for window in range(first, last):
+            begin, end = window * WINDOW, min((window + 1) * WINDOW, self._blocks)
+            words = [np.empty(end - begin, np.uint16) for _ in self._streams[:-1]]
+            for stream, row in zip(self._streams, words, strict=False):
+                stream.fill(2 * begin, row.view(np.uint8))
+            order = order_of(self._dtype, words[0], _minima(words))
+            codes = np.empty((end - begin, self._width), np.uint8)
+            self._streams[-1].fill(begin * self._width, codes.reshape(-1))
+            here = out[(begin - first * WINDOW) * self._width :][: codes.size].reshape(codes.shape)
+            np.bitwise_xor(codes[order.places], order.flips, out=here)
+
+
+def _minima(words: Sequence[Array]) -> Array | None:
+    """Return the bits of minima, of the scales and the coded differences from them."""
+    if len(words) < 2:
+        return None
+    minima: Array = words[1] + (words[0] & _COARSE)
+    return minima
+
+
 class DecodedBlocks(InSegments):
     """A content that decodes a payload as it is read. reader: decodes streams.
 
@@ -129,15 +173,18 @@ class DecodedBlocks(InSegments):
     room = "decoded blocks"
 
     def __init__(self, payload: Content, dtype: str, size: int, reader: Reader):
-        self._block, self._streams = BLOCKS[dtype], streams_of(dtype)
-        self.size, self.step = size, _BLOCKS * BLOCKS[dtype]
+        self._dtype, self._block, self._streams = dtype, BLOCKS[dtype], streams_of(dtype)
         end = _HEAD + 8 * len(self._streams)
         if payload.size < end or size % self._block or not size:
             raise damaged("its blocks are cut off")
         head = np.empty(end, np.uint8)
         payload.fill(0, head)
-        form, *lengths = head.view(np.uint64).tolist()
-        if form != FORMAT or end + sum(length + -length % 8 for length in lengths) != payload.size:
+        (form, ordered), lengths = head[:_HEAD].view(np.uint32).tolist(), head[_HEAD:].view(np.uint64).tolist()
+        if form != FORMAT or ordered > has_order(dtype):
+            raise damaged("its coding is unknown")
+        self._ordered, self._at_once = bool(ordered), WINDOW if ordered else _BLOCKS
+        self.size, self.step = size, self._at_once * self._block
+        if end + sum(length + -length % 8 for length in lengths) != payload.size:
             raise damaged("its length is not that of its parts")
         self._contents = list[Content]()
         for stream, length in zip(self._streams, lengths, strict=True):
@@ -147,13 +194,25 @@ class DecodedBlocks(InSegments):
 
     def _decode(self, first: int, last: int, out: Array) -> None:
         out[:] = 0
-        scales = np.empty(out.size // self._block, np.uint16)
+        for begin in range(first, last, max(WINDOW // self._at_once, 1)):  # whole windows, or as many blocks
+            place = (begin - first) * self.step
+            self._decode_blocks(begin * self._at_once, out[place : place + WINDOW * self._block])
+
+    def _decode_blocks(self, first: int, out: Array) -> None:
+        """Decode blocks from `first` on; `out` is full of zeros."""
+        count, words = out.size // self._block, list[Array]()
         for number, (content, stream) in enumerate(zip(self._contents, self._streams, strict=True)):
             per_block = len(stream.elements)
-            values = thread_buffer("elements of blocks", out.size // self._block * per_block)
-            content.fill(first * _BLOCKS * per_block, values)
-            if number == 0 and per_block == 2:
-                scales[:] = values.view(np.uint16)
-            elif stream.dtype == "U16":
-                values.view(np.uint16)[:] += scales & _COARSE
+            values = thread_buffer("elements of blocks", count * per_block)
+            content.fill(first * per_block, values)
+            if stream.dtype == "U16":
+                values.view(np.uint16)[:] += words[0] & _COARSE
+            if number < len(self._streams) - 1:
+                words.append(values.view(np.uint16).copy() if per_block == 2 else values)
+            elif self._ordered:
+                order = order_of(self._dtype, words[0], words[1] if len(words) > 1 else None)
+                codes = values.reshape(count, per_block)
+                codes ^= order.flips
+                values = thread_buffer("codes of blocks", values.size)
+                values.reshape(codes.shape)[order.places] = codes
             _scatter(values, stream.elements, self._block, out)

@@ -136,24 +136,29 @@ def whole(content: Content, threads: int = 1) -> Array:
     if isinstance(content, InMemory):
         return content.data
     out = np.empty(content.size, np.uint8)
-    for _ in in_parts(lambda begin, end: content.fill(begin, out[begin:end]), out.size, PART, threads):
+    for _ in in_parts(lambda begin, end: content.fill(begin, out[begin:end]), out.size, _part(content), threads):
         pass
     return out
 
 
+def _part(content: Content) -> int:
+    """Return the bytes of a content that are read at a time: whole segments."""
+    return max(PART // content.step, 1) * content.step if isinstance(content, InSegments) else PART
+
+
 def pieces(content: Content, threads: int = 1) -> Iterator[Array]:
     """Yield all bytes, uint8, in pieces. Each is valid until the one after the next is taken."""
-    free, before = deque[Array](), None
+    free, before, most = deque[Array](), None, _part(content)
 
     def work(begin: int, end: int) -> Array:
         try:
             room = free.pop()
         except IndexError:
-            room = np.empty(PART, np.uint8)
+            room = np.empty(most, np.uint8)
         content.fill(begin, room[: end - begin])
         return room[: end - begin]
 
-    for piece in in_parts(work, content.size, PART, threads):
+    for piece in in_parts(work, content.size, most, threads):
         yield piece
         if before is not None:
             free.append(before)

@@ -6,6 +6,7 @@ import pytest
 from squeeze.checkpoint.ggml_types import BLOCKS
 from squeeze.errors import DamagedError
 from squeeze.packing.tensors import archive, blocks, floats
+from squeeze.packing.tensors.block_order import has_order, order_of
 from squeeze.packing.tensors.block_types import STREAMS, streams_of
 from squeeze.packing.tensors.content import InMemory, whole
 from squeeze.packing.tensors.float_writer import in_memory
@@ -16,15 +17,19 @@ from tests.references import naive_blocks
 every = pytest.mark.parametrize("dtype", list(BLOCKS))
 
 
-def encode(data, dtype, content=InMemory):
+def encode(data, dtype, content=InMemory, by_neighbours=False):
     def coder(values, kind, writer, threads, columns):
         return floats.write(values, kind, writer, threads)
 
-    return in_memory(lambda writer: blocks.write(content(data), dtype, writer, coder, 1, (data.size,)))
+    return in_memory(lambda writer: blocks.write(content(data), dtype, writer, coder, 1, (data.size,), by_neighbours))
 
 
 def decode(payload, dtype, size):
     return whole(blocks.DecodedBlocks(InMemory(payload), dtype, size, Decoded))
+
+
+def inner(section, kind, size):
+    return floats.decode(np.frombuffer(section, np.uint8).copy(), kind, size).tobytes()
 
 
 @every
@@ -44,9 +49,6 @@ def test_blocks_are_restored_and_by_the_decoder_of_the_specification(dtype):
     payload = encode(data, dtype)
     assert payload.size < 0.95 * data.size
 
-    def inner(section, kind, size):
-        return floats.decode(np.frombuffer(section, np.uint8).copy(), kind, size).tobytes()
-
     assert np.array_equal(decode(payload, dtype, data.size), data)
     assert naive_blocks.SIZES[dtype] == BLOCKS[dtype]
     assert naive_blocks.decode(payload.tobytes(), dtype, data.size, inner) == data.tobytes()
@@ -64,6 +66,54 @@ def test_parts_are_decoded_alone():
         out = np.empty(end - begin, np.uint8)
         parts.fill(begin, out)
         assert np.array_equal(out, data[begin:end])
+
+
+def of_scales(dtype, count):
+    """Return blocks whose codes are wide where their scale is small, or lie around the zero point."""
+    random = np.random.default_rng(2)
+    scales = random.choice([0.5, 1, 2, 4], count).astype(np.float16)
+    if dtype == "Q8_0":
+        codes = random.normal(0, 30 / scales[:, None].astype(float), (count, 32)).round().clip(-127, 127)
+        return np.hstack([scales[:, None].view(np.uint8), codes.astype(np.int8).view(np.uint8)]).reshape(-1)
+    zero = random.integers(3, 13, count)
+    nibbles = (zero[:, None] + random.normal(0, 1.5, (count, 32))).round().clip(0, 15).astype(np.uint8)
+    minima = (-zero * scales).astype(np.float16)
+    rows = scales[:, None].view(np.uint8), minima[:, None].view(np.uint8), nibbles[:, :16] | nibbles[:, 16:] << 4
+    return np.hstack(rows).reshape(-1)
+
+
+def test_the_order_is_stable_and_mirrors_zero_points_above_the_middle():
+    one = np.array([2, 1, -2, 1], np.float16).view(np.uint16)
+    assert order_of("Q8_0", one, None).places.tolist() == [1, 3, 0, 2]
+    minima = np.array([-20, -7.5, 20, -4], np.float16).view(np.uint16)  # zero points 10, 7.5, 10, 4
+    order = order_of("Q4_1", one, minima)
+    assert order.places.tolist() == [1, 0, 2, 3]
+    assert order.flips[:, 0].tolist() == [0, 255, 255, 0]
+    assert {dtype for dtype in BLOCKS if has_order(dtype)} == {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL"}
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("Q8_0", 0.94), ("Q4_1", 0.88)])
+def test_codes_of_blocks_with_like_scales_are_coded_together(dtype, most):
+    data = of_scales(dtype, 70_000)
+    payload, plain = encode(data, dtype), floats.encode(data, "U8")
+    assert payload.size < most * plain.size
+    for one in (payload, encode(data, dtype, by_neighbours=True)):
+        assert np.array_equal(decode(one, dtype, data.size), data)
+        parts, out = blocks.DecodedBlocks(InMemory(one), dtype, data.size, Decoded), np.empty(5000, np.uint8)
+        begin = 65_536 * BLOCKS[dtype] - 2_345
+        parts.fill(begin, out)
+        assert np.array_equal(out, data[begin : begin + 5000])
+
+
+@pytest.mark.parametrize("dtype", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL"])
+def test_scales_that_are_no_numbers_are_restored(dtype):
+    data = make(dtype, 600).reshape(600, -1).copy()
+    odd = np.array([0, 0x8000, 0x7C00, 0xFC00, 0x7E00, 0xFE01, 1, 0x3C00], np.uint16)
+    data[:, :2] = np.resize(odd, 600)[:, None].view(np.uint8)
+    data[:, 2:4] = np.resize(np.repeat(odd, 8), 600)[:, None].view(np.uint8)
+    payload = encode(data.reshape(-1), dtype)
+    assert np.array_equal(decode(payload, dtype, data.size), data.reshape(-1))
+    assert naive_blocks.decode(payload.tobytes(), dtype, data.size, inner) == data.tobytes()
 
 
 class InParts:
@@ -86,7 +136,7 @@ def test_bytes_that_are_no_whole_blocks_are_left_to_other_codings():
     assert encode(make("Q8_0")[:0], "Q8_0") is None
 
 
-@pytest.mark.parametrize(("at", "value"), [(0, 2), (7, 1), (8, 255), (15, 255), (23, 9)])
+@pytest.mark.parametrize(("at", "value"), [(0, 2), (4, 2), (7, 1), (8, 255), (15, 255), (23, 9)])
 def test_damaged_payloads_are_named(at, value):
     data = make("Q8_0")
     hurt = encode(data, "Q8_0").copy()

@@ -1,0 +1,80 @@
+"""The order in which the codes of GGUF blocks are coded: blocks whose codes are distributed alike, together.
+
+The scale of a block is that of its largest weight, so a large one has mostly small codes. With a minimum, codes lie
+around the zero point, which scale and minimum give. A segment has a frequency table of its own (float_models.py).
+So blocks are sorted by the distance of the zero point from the middle code, and codes around a zero point above the
+middle are mirrored. Without minima, blocks are sorted by their scales. Both directions compute the order from decoded
+scales, within windows of blocks.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from squeeze.packing.tensors.float_payload import Array
+
+__all__ = ["WINDOW", "Order", "has_order", "order_of"]
+
+WINDOW = 1 << 16  # blocks that are sorted together
+
+
+class _Codes(NamedTuple):
+    """Hold the constants of a type with minima.
+
+    Attributes:
+        middle: the middle of all codes.
+        steps: steps of the key for each code.
+        mask: the bits of a byte that codes have.
+    """
+
+    middle: float
+    steps: int
+    mask: int
+
+
+_BY_SCALE = ("Q4_0", "IQ4_NL", "Q5_0", "Q8_0")
+_BY_ZERO = {"Q4_1": _Codes(7.5, 32, 0xFF), "Q5_1": _Codes(15.5, 16, 0x1F)}
+_MOST = 255  # the largest key; that of a zero point that is not a number, too
+
+
+class Order(NamedTuple):
+    """The order of blocks.
+
+    Attributes:
+        places: the block at each place, int64 [blocks].
+        flips: the bits that are inverted in each byte of its codes, uint8 [blocks, 1].
+    """
+
+    places: Array
+    flips: Array
+
+
+def has_order(dtype: str, by_neighbours: bool = False) -> bool:
+    """Return whether the codes of a block type can be coded in order.
+
+    Args:
+        dtype: the block type.
+        by_neighbours: whether it pays for a coder that predicts from neighbours, too: codes of 8 bits need their own.
+    """
+    return (dtype in _BY_SCALE or dtype in _BY_ZERO) and not (by_neighbours and dtype == "Q8_0")
+
+
+def order_of(dtype: str, scales: Array, minima: Array | None) -> Order:
+    """Return the order of the blocks of a window.
+
+    Args:
+        dtype: the block type.
+        scales: bits of the scales, uint16 [blocks].
+        minima: bits of the minima, uint16 [blocks], of the types that have them.
+    """
+    if minima is None:
+        keys, flips = ((scales & 0x7FFF) >> 7).astype(np.uint8), np.zeros(scales.size, np.uint8)
+    else:
+        codes = _BY_ZERO[dtype]
+        with np.errstate(all="ignore"):
+            zero = -minima.view(np.float16).astype(np.float32) / scales.view(np.float16).astype(np.float32)
+            away = np.abs(zero - np.float32(codes.middle)) * np.float32(codes.steps)
+        keys = np.fmin(away, np.float32(_MOST)).astype(np.uint8)
+        flips = (zero > codes.middle) * np.uint8(codes.mask)
+    places = np.argsort(keys, kind="stable")
+    return Order(places, flips[places, None])
