@@ -1,8 +1,9 @@
-"""Closing deflate streams, written from docs/format.md, sections 21.3 to 21.6, one number at a time."""
+"""Closing deflate streams, written from docs/format.md, sections 21.3 to 21.6 and 21.13, one number at a time."""
 
 from collections.abc import Iterator
 from typing import Any
 
+from tests.references.naive_cheapest import DISTANCE_BITS, DISTANCES, FIXED, LENGTH_BITS, LENGTHS, NEVER, Cheapest
 from tests.references.naive_huffman import ORDER, canonical, last, repeat, used, zlib_lengths
 from tests.references.reading import Bytes
 
@@ -25,42 +26,7 @@ _LEVELS = {
 }
 _HASHES = {12: "b", 13: "b", 14: "b", 15: "c"}
 _HEADS, _TAILS = {15: 3}, {13: 1}
-_FREE = (10, 14, 15)
-_LENGTHS = [
-    3,
-    4,
-    5,
-    6,
-    7,
-    8,
-    9,
-    10,
-    11,
-    13,
-    15,
-    17,
-    19,
-    23,
-    27,
-    31,
-    35,
-    43,
-    51,
-    59,
-    67,
-    83,
-    99,
-    115,
-    131,
-    163,
-    195,
-    227,
-    258,
-]
-_LENGTH_BITS = [0] * 8 + [n for n in (1, 2, 3, 4, 5) for _ in range(4)] + [0]
-_DISTANCE_BITS = [0, 0, *(n for n in range(14) for _ in range(2))]
-_DISTANCES = [1 + sum(1 << n for n in _DISTANCE_BITS[:k]) for k in range(30)]
-_FIXED = [8] * 144 + [9] * 112 + [7] * 24 + [8] * 8
+_FREE = (10, 14, 15, *range(16, 22))
 
 
 class Decoder:
@@ -121,7 +87,7 @@ class Closings:
         file = Bytes(closing)
         if file.byte():
             flags, sizes = file.byte(), file.byte()
-            self.settings = (flags & 15, flags >> 4 & 1, flags >> 5, sizes >> 4, sizes & 15, file.varint())
+            self.settings = (flags & 31, flags >> 5 & 1, flags >> 6, sizes >> 4, sizes & 15, file.varint())
         return Stream(content, Decoder(file.take(file.rest), self.entries), self.settings).bits()
 
 
@@ -140,6 +106,7 @@ class Stream:
         self.chains: dict[int, list[int]] = {}
         self.skipped: set[int] = set()
         self.out, self.place = 0, 0
+        self.cheapest = Cheapest(content, self.level, self.window) if self.level > 15 else None
 
     def bits(self) -> bytes:
         stored = final = 0
@@ -149,9 +116,11 @@ class Stream:
                 size = 256 * self.d.tree(8, "size_high") + self.d.tree(8, "size_low")
                 padding = self.d.tree(7, "padding_bits") if self.d.bit("is_padded", 0) else 0
                 self._pass_over(size)
+            elif self.cheapest:
+                tokens, codes = self._cheapest_tokens(self.cheapest)
             else:
-                tokens, codes = self._tokens(), {}
-                codes = self._codes(tokens, begin)
+                tokens = self._tokens()
+                codes = self._header(*self._expected_codes(tokens, begin))
             final = self.d.bit("is_final", self.p == len(self.content))
             self._put(final, 1)
             if stored:
@@ -197,7 +166,7 @@ class Stream:
                 distance = self.p - [q for q, _ in zip(places, range(rank + 1), strict=False)][-1]
             else:
                 symbol = self.d.tree(5, "far")
-                distance = _DISTANCES[symbol] + self.d.digits(_DISTANCE_BITS[symbol])
+                distance = DISTANCES[symbol] + self.d.digits(DISTANCE_BITS[symbol])
         right = same if kind == 2 else not match
         self.history = (2 * self.history + (not right)) % 16
         return (length, distance) if match else (0, 0)
@@ -296,27 +265,54 @@ class Stream:
     def _pass_over(self, size: int) -> None:
         end = self.p + size
         while self.p < end:
-            if self.level == 0:
+            if self.level == 0 or self.cheapest:
                 self.p = end
                 break
             kind, length, _ = self._predict(self.p)
             self._advance(min(length, end - self.p) if kind == 2 else 0)
 
+    # 21.13
+
+    def _cheapest_tokens(self, c: Cheapest) -> tuple[list[tuple[int, int]], dict[str, Any]]:
+        size = len(self.content) - self.p if self.d.bit("ends") else self.d.number("ntokens")
+        end, tokens = self.p + size, list[tuple[int, int]]()
+        c.look(self.p, end)
+        for _ in range(2):
+            c.measure(self.p)
+            literals, distances, _ = self._counts(c.expected(self.p), self.p)
+            lit, dist = zlib_lengths(literals[:286], 15), zlib_lengths(distances, 15)
+            c.set_costs([*lit, 0, 0], dist, 13)
+        codes = self._header(lit, dist, 0)
+        c.set_costs(codes["literals"], codes["distances"], NEVER)
+        c.measure(self.p)
+        while self.p < end:
+            if self.p >= c.stop:
+                c.look(self.p, end)
+                c.measure(self.p)
+            tokens.append(c.token(self.d, self.p))
+            self.p += max(tokens[-1][0], 1)
+        c.set_costs(codes["literals"], codes["distances"], 13)
+        return tokens, codes
+
     # 21.6
 
-    def _codes(self, tokens: list[tuple[int, int]], place: int) -> dict[str, Any]:
+    def _counts(self, tokens: list[tuple[int, int]], place: int) -> tuple[list[int], list[int], int]:
         literals, distances, extra = [0] * 288, [0] * 30, 0
         literals[256] = 1
         for length, distance in tokens:
             if length:
-                one = max(k for k in range(29) if _LENGTHS[k] <= length)
-                other = max(k for k in range(30) if _DISTANCES[k] <= distance)
+                one = max(k for k in range(29) if LENGTHS[k] <= length)
+                other = max(k for k in range(30) if DISTANCES[k] <= distance)
                 literals[257 + one] += 1
                 distances[other] += 1
-                extra += _LENGTH_BITS[one] + _DISTANCE_BITS[other]
+                extra += LENGTH_BITS[one] + DISTANCE_BITS[other]
             else:
                 literals[self.content[place]] += 1
             place += max(length, 1)
+        return literals, distances, extra
+
+    def _expected_codes(self, tokens: list[tuple[int, int]], place: int) -> tuple[list[int], list[int], int]:
+        literals, distances, extra = self._counts(tokens, place)
         lit, dist = zlib_lengths(literals[:286], 15), zlib_lengths(distances, 15)
         repeats = self._predicted_repeats(lit, dist)
         counts = [0] * 19
@@ -326,9 +322,12 @@ class Stream:
         bits = 14 + 3 * used(head) + extra + sum({16: 2, 17: 3, 18: 7}.get(symbol, 0) for symbol, _ in repeats)
         for numbers, lengths in ((literals, lit), (distances, dist), (counts, head)):
             bits += sum(a * b for a, b in zip(numbers, lengths, strict=False))
-        fixed = extra + 5 * sum(distances) + sum(a * b for a, b in zip(literals, _FIXED, strict=True))
-        if self.d.bit("is_fixed", (fixed + 10) // 8 <= (bits + 10) // 8):
-            return {"fixed": True, "literals": _FIXED, "distances": [5] * 30}
+        fixed = extra + 5 * sum(distances) + sum(a * b for a, b in zip(literals, FIXED, strict=True))
+        return lit, dist, (fixed + 10) // 8 <= (bits + 10) // 8
+
+    def _header(self, lit: list[int], dist: list[int], guess: int) -> dict[str, Any]:
+        if self.d.bit("is_fixed", guess):
+            return {"fixed": True, "literals": FIXED, "distances": [5] * 30}
         lit = self._lengths(lit, "are_zlibs", 0, False)
         dist = self._lengths(dist, "are_zlibs", 1, False)
         nliterals = self._count(0, max(last(lit), 257), 257, 5)
@@ -403,12 +402,12 @@ class Stream:
         literals, distances = canonical(codes["literals"]), canonical(codes["distances"])
         for length, distance in tokens:
             if length:
-                one = max(k for k in range(29) if _LENGTHS[k] <= length)
-                other = max(k for k in range(30) if _DISTANCES[k] <= distance)
+                one = max(k for k in range(29) if LENGTHS[k] <= length)
+                other = max(k for k in range(30) if DISTANCES[k] <= distance)
                 self._put(*literals[257 + one])
-                self._put(length - _LENGTHS[one], _LENGTH_BITS[one])
+                self._put(length - LENGTHS[one], LENGTH_BITS[one])
                 self._put(*distances[other])
-                self._put(distance - _DISTANCES[other], _DISTANCE_BITS[other])
+                self._put(distance - DISTANCES[other], DISTANCE_BITS[other])
             else:
                 self._put(*literals[self.content[place]])
             place += max(length, 1)

@@ -9,12 +9,38 @@ from typing import Any
 import numpy as np
 
 from squeeze.codecs.parse.deflate import layout, state
+from squeeze.codecs.parse.deflate.cheapest import code_cheapest
 from squeeze.codecs.parse.deflate.codes import code_codes
+from squeeze.codecs.parse.deflate.layout import Tokens
+from squeeze.codecs.parse.deflate.matcher import CHEAPEST, SPEED
 from squeeze.codecs.parse.deflate.state import Coding, code_choice
 from squeeze.codecs.parse.deflate.tokens import code_stored, code_tokens
 from squeeze.numerics.bitmodels import coder as arithmetic
 from squeeze.numerics.bitmodels.adaptive import code_tree
 from squeeze.numerics.jit import kernel
+
+_STEPS, _LEAST_STEPS = 600, 1 << 22  # candidates that may be compared for each byte of content, and for all
+
+
+def coding(stream: Tokens, settings: np.ndarray, coded: np.ndarray, entries: np.ndarray) -> Coding:
+    """Return the state before the first block of a stream, with a limit on its steps.
+
+    Args:
+        stream: the stream; decoding, its content, and room for the rest.
+        settings: of a matcher, int64 [matcher.FIELDS].
+        coded: room for the coded choices, or these, uint8.
+        entries: the adaptive probabilities that streams before have taught, uint32.
+    """
+    return state.coding(stream, settings, max(_LEAST_STEPS, _STEPS * stream.content.size), coded, entries)
+
+
+def encode(stream: Tokens, settings: np.ndarray, most: int, entries: np.ndarray) -> bytes | None:
+    """Return the coded choices of a stream, or None if they take more than `most` bytes or too many steps."""
+    made = coding(stream, settings, np.zeros(most, np.uint8), entries)
+    arithmetic.start_encoder(made.coder)
+    if code(made, False) < 0:
+        return None
+    return made.coded[: arithmetic.finish_encoder(made.coder, made.coded)].tobytes()
 
 
 @kernel
@@ -38,6 +64,8 @@ def code(x: Coding, decoding: bool) -> Any:
             p = code_stored(x, row, p, decoding)
             s.blocks[row, layout.TYPE] = layout.STORED
             s.blocks[row, layout.END] = s.blocks[row - 1, layout.END] if row else 0
+        elif x.matcher.settings[SPEED] == CHEAPEST:
+            p, repeats = code_cheapest(x, row, p, repeats, decoding)
         else:
             p = code_tokens(x, row, p, decoding)
             repeats = code_codes(x, row, repeats, decoding) if p >= 0 else repeats

@@ -147,12 +147,34 @@ def _code_repeats(x, row, total, decoding):
 
 
 @part
-def code_codes(x, row, repeats, decoding):
-    """Code the Huffman codes of a block whose symbols are counted, and return the number of repeat symbols, or -1."""
-    s = x.stream
+def predict_codes(x):
+    """Predict zlib's code lengths of a block whose symbols are counted."""
     _zlib_tree(x, 0, layout.USED_LITERALS, 15)
     _zlib_tree(x, layout.FIRST_DISTANCE, layout.DISTANCES, 15)
-    guess = np.int64(_fixed_are_shorter(x))
+
+
+@part
+def code_codes(x, row, repeats, decoding):
+    """Code the Huffman codes of a block whose symbols are counted, and return the number of repeat symbols, or -1."""
+    predict_codes(x)
+    return code_header(x, row, repeats, np.int64(_fixed_are_shorter(x)), decoding)
+
+
+@part
+def code_header(x, row, repeats, guess, decoding):
+    """Code the Huffman codes of a block, of which those of literals and distances are predicted.
+
+    Args:
+        x: the stream.
+        row: the block.
+        repeats: the number of repeat symbols before it.
+        guess: whether fixed codes are expected.
+        decoding: the direction.
+
+    Returns:
+        the number of repeat symbols with those of the block, or -1.
+    """
+    s = x.stream
     is_fixed = code_choice(x, s.blocks[row, layout.TYPE] == layout.FIXED, state.IS_FIXED + guess, decoding)
     s.blocks[row, layout.TYPE] = layout.FIXED if is_fixed else layout.DYNAMIC
     if is_fixed:

@@ -23,7 +23,7 @@ _SHORT = 5  # longest match that the strategy for filtered data does not take
 # Of long matches, HEAD positions behind the first join, and TAIL at the end.
 SPEED, GOOD, LAZIEST, NICE, CHAIN, WINDOW, HASH_BITS, FILTERED, BLOCK, FIRST, JOINED, HASHED, HEAD, TAIL = range(14)
 FIELDS = 14
-GREEDY, LAZY_MATCHING, LITERALS_ONLY, RUNS = range(4)  # values of SPEED
+GREEDY, LAZY_MATCHING, LITERALS_ONLY, RUNS, CHEAPEST = range(5)  # values of SPEED
 THREE, FOUR, BY_CRC = range(3)  # values of HASHED: the bytes that are hashed; four of them by CRC-32C
 
 # Entries of a state: the next position that joins the chains, the match that a literal put off and where the next one

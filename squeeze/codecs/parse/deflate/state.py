@@ -7,9 +7,10 @@ import numpy as np
 from squeeze.codecs.parse.deflate import layout
 from squeeze.codecs.parse.deflate.huffman import work_space
 from squeeze.codecs.parse.deflate.layout import Tokens
-from squeeze.codecs.parse.deflate.matcher import Matcher, matcher
+from squeeze.codecs.parse.deflate.matcher import CHEAPEST, SPEED, Matcher, matcher
+from squeeze.codecs.parse.deflate.paths import Paths, paths
 from squeeze.numerics.bitmodels import coder as arithmetic
-from squeeze.numerics.bitmodels.adaptive import EVEN, code_bit
+from squeeze.numerics.bitmodels.adaptive import EVEN, code_bit, code_digits
 from squeeze.numerics.jit import inline
 
 ROOM = 2 * arithmetic.SPARE  # bytes of a buffer that stay free
@@ -36,7 +37,10 @@ IS_REPEAT = COUNTS + 4 * 64
 REPEAT = IS_REPEAT + 4
 EXTRA = REPEAT + 16
 REPEAT_LENGTH = EXTRA + 4 * 128
-ENTRIES = REPEAT_LENGTH + 8 * 8
+PICK = REPEAT_LENGTH + 8 * 8
+FIRST_PICKS = 56 * HISTORIES
+OTHER = PICK + FIRST_PICKS + 8 * 56 * 8
+ENTRIES = OTHER + 1
 
 
 class Coding(NamedTuple):
@@ -52,6 +56,7 @@ class Coding(NamedTuple):
     line: np.ndarray  # uint8 [1, layout.MOST_REPEATS]: the lengths of literals and distances in a row
     trees: np.ndarray  # work space of zlib's trees
     used: np.ndarray  # int64 [17], the same
+    paths: Paths
     history: np.ndarray  # int64 [1]: which of the last tokens were predicted wrongly
 
 
@@ -62,9 +67,10 @@ def nothing_learnt() -> np.ndarray:
 
 def coding(stream: Tokens, settings: np.ndarray, steps: int, coded: np.ndarray, entries: np.ndarray) -> Coding:
     """Return the state before the first block of a stream, with the probabilities that others have taught."""
+    found = matcher(stream.content, settings, steps)
     return Coding(
         stream,
-        matcher(stream.content, settings, steps),
+        found,
         entries,
         np.zeros(3, np.uint64),
         coded,
@@ -73,6 +79,7 @@ def coding(stream: Tokens, settings: np.ndarray, steps: int, coded: np.ndarray, 
         np.zeros((1, layout.MOST_REPEATS + 1), np.uint8),
         work_space(),
         np.zeros(17, np.int64),
+        paths(stream.content, settings, found.state, bool(settings[SPEED] == CHEAPEST)),
         np.zeros(1, np.int64),
     )
 
@@ -81,3 +88,17 @@ def coding(stream: Tokens, settings: np.ndarray, steps: int, coded: np.ndarray, 
 def code_choice(x, bit, index, decoding):
     """Code a choice with the probability of an entry, and return it."""
     return code_bit(np.int64(bit), x.entries, index, x.coder, x.coded, decoding)
+
+
+@inline
+def code_number(x, value, index, decoding):
+    """Code a number below 2^32: its digits in unary, then those below the highest."""
+    digits, count = 0, 0
+    while not decoding and value >> digits:
+        digits += 1
+    while count < 32 and code_choice(x, digits > count, index + count, decoding):
+        count += 1
+    if count == 0:
+        return np.int64(0)
+    rest = code_digits(value & ((1 << count - 1) - 1), count - 1, x.coder, x.coded, decoding)
+    return 1 << count - 1 | rest

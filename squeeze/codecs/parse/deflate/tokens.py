@@ -5,6 +5,7 @@ import numpy as np
 from squeeze.codecs.parse.deflate import layout, state
 from squeeze.codecs.parse.deflate.matcher import (
     BLOCK,
+    CHEAPEST,
     LITERALS_ONLY,
     MATCH,
     NOTHING,
@@ -15,7 +16,7 @@ from squeeze.codecs.parse.deflate.matcher import (
     predict,
     rank_of,
 )
-from squeeze.codecs.parse.deflate.state import code_choice
+from squeeze.codecs.parse.deflate.state import code_choice, code_number
 from squeeze.numerics.bitmodels import coder as arithmetic
 from squeeze.numerics.bitmodels.adaptive import code_digits, code_tree
 from squeeze.numerics.jit import inline, part
@@ -75,20 +76,6 @@ def _code_match(x, p, token, bucket, decoding):
     return length << 16 | distance if 0 < distance <= p else np.int64(-1)
 
 
-@inline
-def _number(x, value, index, decoding):
-    """Code a number below 2^32: its digits in unary, then those below the highest."""
-    digits, count = 0, 0
-    while not decoding and value >> digits:
-        digits += 1
-    while count < 32 and code_choice(x, digits > count, index + count, decoding):
-        count += 1
-    if count == 0:
-        return np.int64(0)
-    rest = code_digits(value & ((1 << count - 1) - 1), count - 1, x.coder, x.coded, decoding)
-    return 1 << count - 1 | rest
-
-
 @part
 def code_stored(x, row, p, decoding):
     """Code a stored block, and return the position after it, or -1."""
@@ -103,7 +90,8 @@ def code_stored(x, row, p, decoding):
     if p + block[row, layout.SIZE] > end:
         return -1
     end = p + block[row, layout.SIZE]
-    while p < end and x.matcher.settings[SPEED] != LITERALS_ONLY and x.matcher.state[STEPS] >= 0:
+    is_predicted = x.matcher.settings[SPEED] != LITERALS_ONLY and x.matcher.settings[SPEED] != CHEAPEST
+    while p < end and is_predicted and x.matcher.state[STEPS] >= 0:
         kind, length, _ = predict(x.matcher, p)
         length = min(length, end - p) if kind == MATCH else 0
         advance(x.matcher, p, length)
@@ -120,7 +108,7 @@ def code_tokens(x, row, p, decoding):
     ends = count == most or (p + s.blocks[row, layout.SIZE] == s.content.size and count < most)
     predicted = code_choice(x, ends, state.ENDS, decoding)
     if not predicted:
-        count = _number(x, count, state.NTOKENS, decoding)
+        count = code_number(x, count, state.NTOKENS, decoding)
     elif decoding:
         count = most
     for k in range(layout.CODES):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from squeeze.codecs.parse.deflate import choices, codes, huffman, layout, matcher, reading, state, tokens
-from squeeze.codecs.parse.deflate.stream import Encoder
+from squeeze.codecs.parse.deflate.encoders import Encoder
 from squeeze.codecs.parse.room import Room
 from squeeze.numerics.bitmodels import adaptive, coder as arithmetic
 from tests.makers import inputs

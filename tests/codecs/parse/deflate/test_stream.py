@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from squeeze.codecs.parse.deflate import estimating
+from squeeze.codecs.parse.deflate.encoders import CHEAPEST_LEVELS
 from squeeze.codecs.parse.deflate.stream import Closings, open_stream
 from squeeze.codecs.parse.room import Room
 from squeeze.errors import DamagedError
-from tests.makers import inputs
+from tests.makers import cheapest, inputs
 
 TEXT = inputs.words(30_000) + inputs.random_bytes(3_000) + bytes(5_000) + inputs.words(20_000)
 MOST = 1 << 20
@@ -71,6 +73,15 @@ def test_later_streams_cost_less_than_the_first():
 @pytest.mark.parametrize("strategy", [0, 4])
 def test_short_streams(content, strategy):
     assert check(deflated(content, 9, 15, 8, strategy), content) <= 30
+
+
+@pytest.mark.parametrize(("blocks", "odd", "share"), [(1, 0.0, 0.07), (3, 0.0, 0.08), (2, 0.1, 0.125)])
+def test_a_stream_of_the_cheapest_tokens_costs_little(blocks, odd, share):
+    stream = np.frombuffer(cheapest.deflated(TEXT[:8_000], blocks, odd), np.uint8)
+    found = open_stream(stream, Room(MOST))
+    assert found and found.encoder.level in CHEAPEST_LEVELS
+    assert estimating.estimate(found.stream, 15, found.encoder) == found.encoder
+    assert check(stream, TEXT[:8_000]) <= share * stream.size
 
 
 def test_flushed_parts_and_empty_blocks():
