@@ -52,6 +52,7 @@ BY_LANGUAGE = (TOKENWISE, SPLIT)  # kinds of blocks that need a language model
 WITH_RUNS = (BYTEWISE, TOKENWISE, SPLIT)  # kinds of blocks from which runs may be removed
 
 MAX_HEADER = 1 << 16
+_OF_NOTHING = xxhash.xxh3_64_intdigest(b"")
 _MOST_VALUES, _DEEPEST = 64, 4  # values of a header, and their nesting
 MAX_SHORT = (1 << 16) - 1  # raw bytes of a short stream
 MAX_BLOCK = 1 << 28  # raw bytes of a coded block; a stored block may have any length
@@ -314,6 +315,8 @@ def read_short_block_header(file: BinaryIO, coded: int) -> BlockHeader:
     checksum = read_exactly(file, 4)
     if not payload_length <= raw_length <= MAX_SHORT:
         raise DamagedError("a block's lengths are impossible: the file is damaged")
+    if raw_length == 0 and not matches_checksum(_OF_NOTHING, int.from_bytes(checksum, "little"), short=True):
+        raise DamagedError("a block's checksum differs: the file is damaged")  # readers of ranges would not see it
     kind = coded if payload_length else STORED
     size = len(encoded_raw) + len(encoded_payload) + len(checksum)
     return BlockHeader(kind, raw_length, payload_length or raw_length, int.from_bytes(checksum, "little"), size)

@@ -208,3 +208,10 @@ def test_refuses_impossible_kinds(kind):
     coded[3] = kind
     with pytest.raises(DamagedError, match=f"block kind {kind} is unknown"):
         squeeze.decompress(bytes(coded))
+
+
+def test_a_checksum_of_no_bytes_is_checked_by_each_reader():
+    empty = squeeze.compress(b"")
+    for read in (squeeze.decompress, lambda data: squeeze.open(io.BytesIO(data))):
+        with pytest.raises(DamagedError, match="checksum differs"):
+            read(empty[:-1] + bytes([empty[-1] ^ 1]))

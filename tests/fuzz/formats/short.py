@@ -35,7 +35,7 @@ class _Short:
 
     @property
     def names_dictionary(self) -> bool:
-        return bool(self.header[len(container.MAGIC)] & container.RECORD)
+        return any(form & container.RECORD for form in self.header[len(container.MAGIC) :][:1])
 
     def to_bytes(self) -> bytes:
         lengths = varint(self.raw_length) + varint(self.payload_length)
