@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from squeeze.commands import cluster as clusters, options
-from squeeze.commands.echo import echo, explain
+from squeeze.commands.echo import echo_lines, explain
 from squeeze.commands.models import Verdict, use
 from squeeze.commands.progress import bar, steps
 from squeeze.commands.reporting import write_page
@@ -87,7 +87,7 @@ def apply(
     if as_json:
         click.echo(json.dumps([report.as_json() for report in reports]))
     else:
-        echo("\n\n".join(report.table() for report in reports))
+        echo_lines("\n\n".join(report.table() for report in reports))
     verdict.judge(reports[-1])
 
 
@@ -129,7 +129,7 @@ def _sweep(
     if finished:
         write_page(verdict.page, [report.as_json() for _, report in finished])
         if not as_json and not quiet:
-            echo(sweep.table(finished))
+            echo_lines(sweep.table(finished))
     if len(finished) < len(pairs):
         raise click.exceptions.Exit(1)
     for _, report in finished:

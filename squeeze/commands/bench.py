@@ -11,7 +11,7 @@ import click
 
 from squeeze.cluster.engine import PROCESS, Call, Needs
 from squeeze.commands import cluster as clusters, options
-from squeeze.commands.echo import echo, explain
+from squeeze.commands.echo import echo, echo_lines, explain
 from squeeze.commands.progress import bar
 from squeeze.commands.reporting import write_page
 from squeeze.commands.sections import command
@@ -73,7 +73,7 @@ def bench(
             tick.say(f"{result.tool} on {result.file}")
             tick(1)
     if not as_json:
-        echo(benchmark.table(results, runs, processes, threads))
+        echo_lines(benchmark.table(results, runs, processes, threads))
     write_page(page, [asdict(result) for result in results])
     if any(result.error for result in results):
         raise click.exceptions.Exit(1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from squeeze.commands import options
-from squeeze.commands.echo import echo
+from squeeze.commands.echo import echo_lines
 from squeeze.commands.models import use
 from squeeze.commands.progress import bar
 from squeeze.commands.reporting import write_page
@@ -65,7 +65,7 @@ def compare(
     if as_json:
         click.echo(json.dumps(record))
     elif not quiet:
-        echo(_text(result))
+        echo_lines(_text(result))
 
 
 def _text(comparison: "Comparison") -> str:

@@ -11,7 +11,7 @@ import click
 
 from squeeze.errors import SqueezeError, StorageError, escaped
 
-__all__ = ["EXPECTED_ERRORS", "echo", "explain", "guard", "mention"]
+__all__ = ["EXPECTED_ERRORS", "echo", "echo_lines", "explain", "guard", "mention"]
 
 EXPECTED_ERRORS = (SqueezeError, OSError, MemoryError)
 _RENAMED = {  # arguments whose options have other names
@@ -27,19 +27,24 @@ _RENAMED = {  # arguments whose options have other names
 _ARGUMENT = re.compile(r"`([a-z_.]+)(?:=(?:True|False|'(\w+)'))?`")  # in messages of the library
 
 
-def echo(text: str, *, err: bool = False) -> None:
-    """Print lines. Control codes and lone surrogates are shown by number."""
+def echo(line: str, *, err: bool = False) -> None:
+    """Print a line. Control codes, line ends and lone surrogates, which names of files may have, are shown escaped."""
+    click.echo(escaped(line), err=err)
+
+
+def echo_lines(text: str, *, err: bool = False) -> None:
+    """Print a text of several lines as `echo` does each of them."""
     for line in text.split("\n"):
-        click.echo(escaped(line), err=err)
+        echo(line, err=err)
 
 
-def mention(text: str) -> None:
-    """Print lines on standard error during a run, above its progress bar."""
+def mention(line: str) -> None:
+    """Print a line on standard error during a run, above its progress bar."""
     if tqdm := sys.modules.get("tqdm"):
         with tqdm.tqdm.external_write_mode(file=sys.stderr):
-            echo(text, err=True)
+            echo(line, err=True)
     else:
-        echo(text, err=True)
+        echo(line, err=True)
 
 
 def explain(error: BaseException, name: str = "") -> str:

@@ -223,7 +223,7 @@ def _on_tasks(
 def _say(record: dict[str, Any], named: bool) -> None:
     """Print the measurements on a text and on tasks."""
     if named:
-        click.echo(f"{record['input']}:")
+        echo(f"{record['input']}:")
     intervals = record.get("intervals", {})
     for name in _FIGURES:
         if record.get(name) is not None:

@@ -9,7 +9,7 @@ import click
 
 import squeeze
 from squeeze.commands import options
-from squeeze.commands.echo import echo
+from squeeze.commands.echo import echo, echo_lines
 from squeeze.commands.progress import bar
 from squeeze.commands.sections import command
 from squeeze.system import files, machine, storage
@@ -103,5 +103,5 @@ def explain(
     if as_json:
         click.echo(json.dumps(explanation.as_json()))
     elif not quiet:
-        echo(explanation.table())
+        echo_lines(explanation.table())
         echo(f"{target}: open it in a browser")

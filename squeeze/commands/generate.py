@@ -113,7 +113,8 @@ def generate(
         lines = [memory_line(generated)] if cache is not None or not draft else []
         lines += [_draft_line(generated)] if draft else []
         lines += [_file_line(kv_file, prompt_length)] if kv_file else []
-        echo("\n".join(lines), err=True)
+        for line in lines:
+            echo(line, err=True)
 
 
 def _described(generated: Any, cache: Any, drafted: bool) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import click
 
 from squeeze.commands import options
 from squeeze.commands.declared import base
-from squeeze.commands.echo import echo
+from squeeze.commands.echo import echo, echo_lines
 from squeeze.commands.reporting import checkpoint_bar, write_page
 from squeeze.commands.sections import command
 from squeeze.errors import PackageError, printable
@@ -86,7 +86,7 @@ def inspect(
     if as_json:
         click.echo(json.dumps(record))
         return
-    echo(inspecting.table(entries))
+    echo_lines(inspecting.table(entries))
     if quantised:
         echo(
             f"quantised in the format {quantised['format']}: {quantised['modules']} modules, "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
-from squeeze.commands.echo import echo
+from squeeze.commands.echo import echo, echo_lines
 from squeeze.commands.progress import steps
 from squeeze.commands.reporting import write_page
 from squeeze.errors import DeviceError, QualityError, printable
@@ -91,7 +91,7 @@ class Verdict:
         if as_json:
             click.echo(json.dumps(report.as_json()))
         elif not quiet:
-            echo(report.table())
+            echo_lines(report.table())
             if sys.stderr.isatty():
                 sizes = f"{report.raw_bytes:,} -> {report.stored_bytes:,} bytes, {report.seconds:.0f} s"
                 follows = f"squeeze eval {report.target} --original {report.source} --text FILE"

@@ -10,7 +10,7 @@ import squeeze
 from squeeze.checkpoint.other_files import left_out
 from squeeze.commands import cluster as clusters, options
 from squeeze.commands.declared import OperationCommand, options_given
-from squeeze.commands.echo import echo
+from squeeze.commands.echo import echo, echo_lines
 from squeeze.commands.models import Verdict, say_estimate, use
 from squeeze.commands.progress import steps
 from squeeze.commands.reporting import checkpoint_bar
@@ -228,4 +228,4 @@ def advise(checkpoint: Path, device: str, batch: int, bits: str, as_json: bool) 
     from squeeze.recipes.measure.advise import advise as predict
 
     prediction = predict(checkpoint, device, batch, int(bits))
-    echo(json.dumps(prediction.as_json()) if as_json else prediction.table())
+    echo_lines(json.dumps(prediction.as_json()) if as_json else prediction.table())

@@ -10,14 +10,37 @@ from click.testing import CliRunner
 
 import squeeze
 from squeeze import cli
-from squeeze.commands.echo import echo, explain
+from squeeze.commands.echo import echo, echo_lines, explain
 from squeeze.errors import FormatError
 
 
-def test_lines_stay_lines_and_control_codes_are_escaped(capsys):
+def test_a_line_stays_one_and_control_codes_are_escaped(capsys):
     echo("one\ntwo \x1b[2J\udcff\x07 naïve")
     echo("\r", err=True)
-    assert capsys.readouterr() == ("one\ntwo \\x1b[2J\\udcff\\x07 naïve\n", "\\r\n")
+    echo_lines("one\ntwo\x1b")
+    assert capsys.readouterr() == ("one\\ntwo \\x1b[2J\\udcff\\x07 naïve\none\ntwo\\x1b\n", "\\r\n")
+
+
+@pytest.mark.parametrize("command", ["compress -v", "test", "list", "decompress -v -f"])
+def test_a_name_adds_no_line_of_its_own(tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    name = Path("a\nError: b")
+    name.write_bytes(b"a note")
+    if command != "compress -v":
+        Path(f"{name}.sqz").write_bytes(squeeze.compress(b"a note", 1))
+        name = Path(f"{name}.sqz")
+    found = CliRunner().invoke(cli.main, [*command.split(), str(name)], prog_name="squeeze")
+    assert found.exit_code == 0
+    assert "a\\nError: b" in found.output and "\nError" not in found.output
+
+
+def test_a_member_adds_no_line_of_its_own(tmp_path):
+    (tmp_path / "a\nb").write_bytes(b"a note")
+    target = tmp_path / "all.tar.sqz"
+    for arguments in (["compress", str(tmp_path), "-o", str(target)], ["list", str(target)]):
+        found = CliRunner().invoke(cli.main, arguments, prog_name="squeeze")
+        assert found.exit_code == 0
+    assert found.output.endswith("/a\\nb\n")
 
 
 def test_an_error_is_one_line_whatever_it_quotes():
