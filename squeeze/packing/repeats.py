@@ -5,7 +5,7 @@ for byte. So a checkpoint without repetitions is read only at one place in 64 Ki
 never repeated in turn, so that references are one step long.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,14 +78,15 @@ def find(files: Mapping[str, TensorFile]) -> dict[str, dict[str, Sharing]]:
     for name, file in sorted(files.items(), key=lambda item: _rank(*item)):
         if remote(file.path) or not file.size:
             continue
-        known.data[name] = np.memmap(file.path, np.uint8, "r")
+        known.data[name] = np.asarray(np.memmap(file.path, np.uint8, "r"))  # whose slices are made faster
         for tensor in file.tensors:
             if tensor.size < _LEAST or tensor.end > known.data[name].size:
                 continue
-            if sharing := _sharing(known, name, tensor, files):
+            keys = _keys(known.data[name][tensor.begin : tensor.end])
+            if sharing := _sharing(known, name, tensor, keys, files):
                 found.setdefault(name, {})[tensor.name] = sharing
             else:
-                _add(known, name, tensor)
+                _add(known, name, tensor, keys)
     return found
 
 
@@ -93,23 +94,41 @@ def _rank(name: str, file: TensorFile) -> tuple[int, bool, str]:
     return name.count("/"), file.path.suffix != ".safetensors", name
 
 
-def _keys(data: Bytes) -> Iterator[bytes]:
-    """Yield the first bytes of each piece of a tensor; those of a constant are empty."""
-    for begin in range(0, data.size, PIECE):
-        key = data[begin : begin + _KEY].tobytes()
-        yield b"" if key[_PERIOD:] == key[:-_PERIOD] else key
+def _keys(data: Bytes) -> list[bytes]:
+    """Return the first bytes of each piece of a tensor; those of a constant are empty."""
+    keys, last = [], data.size // PIECE * PIECE
+    if last:
+        rows = data[:last].reshape(-1, PIECE)[:, :_KEY]
+        text, constant = rows.tobytes(), (rows[:, _PERIOD:] == rows[:, :-_PERIOD]).all(1).tolist()
+        keys = [b"" if one else text[k * _KEY : (k + 1) * _KEY] for k, one in enumerate(constant)]
+    if last < data.size:
+        key = data[last : last + _KEY].tobytes()
+        keys.append(b"" if key[_PERIOD:] == key[:-_PERIOD] else key)
+    return keys
 
 
-def _add(known: _Known, name: str, tensor: Tensor) -> None:
-    for piece, key in enumerate(_keys(known.data[name][tensor.begin : tensor.end])):
+def _add(known: _Known, name: str, tensor: Tensor, keys: Sequence[bytes]) -> None:
+    for piece, key in enumerate(keys):
         if key:
             known.pieces.setdefault(key, _Place(name, tensor, piece))
 
 
-def _sharing(known: _Known, name: str, tensor: Tensor, files: Mapping[str, TensorFile]) -> Sharing | None:
-    """Return what a tensor shares with those so far, or None if that is little."""
+def _sharing(
+    known: _Known, name: str, tensor: Tensor, keys: Sequence[bytes], files: Mapping[str, TensorFile]
+) -> Sharing | None:
+    """Return what a tensor shares with those so far, or None if that is little.
+
+    Args:
+        known: the pieces so far.
+        name: the name of the tensor's file.
+        tensor: the tensor.
+        keys: of its pieces.
+        files: files by name.
+    """
+    if known.pieces.keys().isdisjoint(keys):
+        return None
     data = known.data[name][tensor.begin : tensor.end]
-    runs = list(_runs(known, data))
+    runs = list(_runs(known, data, keys))
     shared = sum(size for place, size in runs if place)
     if shared < min(tensor.size, PIECE) or _LEAST_SHARE * shared < tensor.size:
         return None
@@ -129,10 +148,10 @@ def _run(place: _Place | None, size: int, name: str, numbers: dict[tuple[str, st
     return Run(numbers["" if place.file == name else place.file, place.tensor.name], place.piece * PIECE, size)
 
 
-def _runs(known: _Known, data: Bytes) -> Iterator[tuple[_Place | None, int]]:
-    """Yield runs of a tensor: where each occurs, if it does, and its bytes."""
+def _runs(known: _Known, data: Bytes, keys: Sequence[bytes]) -> Iterator[tuple[_Place | None, int]]:
+    """Yield runs of a tensor: where each occurs, if it does, and its bytes. keys: of its pieces."""
     begin, length = None, 0  # of the run so far
-    for number, key in enumerate(_keys(data)):
+    for number, key in enumerate(keys):
         piece = data[number * PIECE : (number + 1) * PIECE]
         after = _Place(begin.file, begin.tensor, begin.piece + length // PIECE) if begin else None
         first = known.pieces.get(key)

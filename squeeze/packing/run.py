@@ -247,8 +247,12 @@ def _noted(line: str) -> tuple[str, str, int, int, int | None]:
 
 def _same(one: Bytes, other: Bytes) -> bool:
     """Return whether two arrays are equal, without allocating an array of comparisons."""
-    pieces = range(0, one.size, _PIECE)
-    return one.size == other.size and all(np.array_equal(one[i : i + _PIECE], other[i : i + _PIECE]) for i in pieces)
+    if one.size != other.size:
+        return False
+    end = one.size // 8 * 8  # words are compared faster than bytes
+    pieces = [slice(begin, min(begin + _PIECE, end)) for begin in range(0, end, _PIECE)]
+    words = all(np.array_equal(one[piece].view(np.uint64), other[piece].view(np.uint64)) for piece in pieces)
+    return words and np.array_equal(one[end:], other[end:])
 
 
 def _prove(payload: Content, record: Record, base: Content | None, threads: int, checksum: Callable[[], int]) -> None:

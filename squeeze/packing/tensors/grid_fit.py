@@ -230,27 +230,29 @@ def _fit_scale(words, places, count, form, kind, hint):
 
 
 @part
-def _try_affine(words, places, count, form, most, least, steps, offset):
-    """Return the scale with which the value `most` is whole number `steps` of a tile, above its offset, or -1."""
-    low, high = places[0, most], places[0, most]
-    low = places[1, most] if low > 0 else -places[2, most]
-    high = places[2, most] if high > 0 else -places[1, most]
-    low, high = (low - offset) / steps, (high - offset) / steps
+def _try_affine(words, places, count, form, most, least, steps, offset, is_first):
+    """Return the scale with which the value `most` is whole number `steps` of a tile, above its offset, or -1.
+
+    Bounds are those of values, not of magnitudes. is_first: take less time, and let no value narrow the scale by which
+    the next ones are divided.
+    """
+    low, high = (places[1, most] - offset) / steps, (places[2, most] - offset) / steps
+    if not low > 0:
+        return -1.0
+    inverse, smallest = 2 / (low + high), places[0, least]
     for k in range(count):
         value = places[0, k]
-        if value == places[0, least]:
+        if value == smallest:
             continue
-        at = np.rint(2 * (value - offset) / (low + high))
+        at = np.rint((value - offset) * inverse if is_first else 2 * (value - offset) / (low + high))
         if at < 1:
             return -1.0
-        below = places[1, k] if value > 0 else -places[2, k]
-        above = places[2, k] if value > 0 else -places[1, k]
-        inverse = 1.0 / at
-        low = max(low, (below - offset) * inverse * (1 - _SLACK))
-        high = min(high, (above - offset) * inverse * (1 + _SLACK))
+        each = 1.0 / at
+        low = max(low, (places[1, k] - offset) * each * (1 - _SLACK))
+        high = min(high, (places[2, k] - offset) * each * (1 + _SLACK))
         if low > high:
             return -1.0
-    return _roundest(low, high, words, count, form, AFFINE, np.float32(offset)) if low > 0 else -1.0
+    return _roundest(low, high, words, count, form, AFFINE, np.float32(offset))
 
 
 @part
@@ -260,8 +262,9 @@ def _fit_affine(words, places, count, form, found, hint):
     for k in range(count):
         least = k if places[0, k] < places[0, least] else least
         most = k if places[0, k] > places[0, most] else most
-    value = places[0, least]
-    low, high = (places[1, least], places[2, least]) if value > 0 else (-places[2, least], -places[1, least])
+        if not places[0, k] > 0:  # bounds of the value from those of its magnitude
+            places[1, k], places[2, k] = -places[2, k], -places[1, k]
+    value, low, high = places[0, least], places[1, least], places[2, least]
     exponent = (np.float64(max(min(abs(low), abs(high)), 2.0**-14)).view(np.int64) >> 52) - 1023
     unit = 2.0**-24
     for _ in range(exponent + 14):  # the step of float16 at the offset
@@ -275,13 +278,13 @@ def _fit_affine(words, places, count, form, found, hint):
                 if attempt == 0 and _is_rebuilt(words, count, form, AFFINE, found[0], found[1]):
                     return True
             elif attempt == 0 and hint[0]:
-                scale = _try_affine(words, places, count, form, most, least, hint[0], offset)
+                scale = _try_affine(words, places, count, form, most, least, hint[0], offset, True)
                 if scale > 0:
                     found[0] = scale
                     return True
             elif attempt:
                 for steps in range(1, _MOST_AFFINE):
-                    scale = _try_affine(words, places, count, form, most, least, steps, offset)
+                    scale = _try_affine(words, places, count, form, most, least, steps, offset, False)
                     if scale > 0:
                         found[0], hint[0] = scale, steps
                         return True

@@ -7,6 +7,7 @@ Most tensors are on no grid, which a few values tell. Nothing here affects a dec
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ _PIECES, _PIECE = 12, 32  # the first look at a tensor: so many pieces of so man
 _BLOCKS, _GROUPS = (128, 64), (256, 128, 64, 32, 16)
 _MOST_BAND = 1 << 26  # bytes of a row of tiles, unless the tensor is in memory
 _PALETTE = 256  # distinct values
+_FIRST = 1 << 12  # values among which distinct ones are counted first
 _own = threading.local()
 
 
@@ -161,10 +163,11 @@ class _Search:
     def kind_of_words(self) -> type:
         return WORDS[DTYPES[self.dtype][0]]
 
-    def words(self, first: int, last: int) -> Array:
-        """Return some values as uint32."""
+    def words(self, first: int, last: int, step: int = 1) -> Array:
+        """Return every `step`th of some values as uint32."""
         width = DTYPES[self.dtype][0] // 8
-        return bytes_of(self.content, first * width, last * width).view(self.kind_of_words).astype(np.uint32)
+        values: Array = bytes_of(self.content, first * width, last * width).view(self.kind_of_words)
+        return values[::step].astype(np.uint32)
 
     def likely(self, columns: int) -> list[int]:
         """Return the kinds of levels that a few pieces of rows, or of columns, are on."""
@@ -180,9 +183,11 @@ class _Search:
         for number, piece in enumerate(pieces):
             inside = (number * 5 % _PIECES) * (length // size) // _PIECES * size
             begin = number * lines // _PIECES * between + inside * step
-            for k in range(0, size, size if step == 1 else 1):
-                part = piece if step == 1 else piece[k : k + 1]
-                part[:] = self.words(begin + k * step, begin + k * step + part.size)
+            if step == 1 or isinstance(self.content, InMemory):
+                piece[:] = self.words(begin, begin + (size - 1) * step + 1, step)
+                continue
+            for k in range(size):
+                piece[k : k + 1] = self.words(begin + k * step, begin + k * step + 1)
         found = []
         for kind in _KINDS:
             half = size if kind == AFFINE or size % 2 else size // 2  # an offset is that of a whole group
@@ -215,8 +220,9 @@ class _Search:
         space, count = _space(), 0
         slots = space.slots
         try:
-            for begin in range(0, self.count, PART):
-                values = self.words(begin, min(begin + PART, self.count))
+            edges = [0, *range(_FIRST, self.count, PART), self.count]  # the first values are mostly enough
+            for begin, end in pairwise(edges):
+                values = self.words(begin, end)
                 count = distinct(values, count, most, slots, space.words)
                 if count < 0:
                     return None
