@@ -39,7 +39,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     torch.set_num_threads(options.threads)
     base, tuned = original(options.work, adapted=False), options.work / "tuned"
     if not tuned.is_dir():
-        fine_tune.tuned(base, tuned)
+        fine_tune.tuned(base, tuned, options.steps)
     calibration = options.work / "code.txt"
     calibration.write_text(fine_tune.seen())
     ids = torch.tensor(load_tokenizer(tuned)(fine_tune.held_out(), verbose=False)["input_ids"])
@@ -97,6 +97,7 @@ MEASURE = Measure(
     options=(
         WORK,
         option("--rows", help="rows to measure, separated by semicolons, default: all"),
+        option("--steps", type=int, default=fine_tune.STEPS, help="steps of the fine-tune, default: 32"),
         option("--samples", type=int, default=24, help="sequences of 512 tokens to calibrate on, default: 24"),
         option("--windows", type=int, default=24, help="windows of 512 tokens to evaluate on, default: 24"),
         option("--threads", type=int, default=1, help="threads, default: 1"),

@@ -65,7 +65,7 @@ def tuned(original: Path, folder: Path, steps: int = STEPS, seed: int = 0) -> Pa
         torch.nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        if step % 10 == 0 or step + 1 == steps:
+        if step % 4 == 0 or step + 1 == steps:
             print(f"step {step}: loss {loss.item():.3f}", flush=True)
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
