@@ -47,7 +47,9 @@ def read_text(source: str | Path) -> str:
     except UnicodeDecodeError:
         raise SqueezeError(f"{source}: is not text in UTF-8") from None
     except (FormatError, KeyError, TypeError):
-        raise SqueezeError(f'{source}: a line is not a JSON object with a "text"') from None
+        raise SqueezeError(
+            f'{source}: a line is not a JSON object with a "text"; if it has "messages", give `chat`'
+        ) from None
     return text
 
 

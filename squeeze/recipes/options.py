@@ -69,6 +69,7 @@ class Calibrating(Checked):
         "Calibration text: file, data set's name, built-in, or self (the model writes it); default: self. For "
         "other models a text, an .npz file, or a folder of images or WAV files",
     )
+    chat: bool = option(False, "Conversations of the calibration text in the model's chat template")
     samples: int = option(128, "Number of calibration sequences", least=1)
     sequence_length: int = option(512, "Tokens per calibration sequence", least=2)
     seed: int = option(0, "Random seed")

@@ -171,7 +171,8 @@ def _tokens(base: Path, settings: RecoveringFolder, device: str) -> torch.Tensor
     if isinstance(settings.calibration, torch.Tensor) and len(settings.calibration) <= _HELD_OUT:
         raise OptionError(f"`calibration` needs more than {_HELD_OUT} sequences: the last {_HELD_OUT} are held out")
     source, count = settings.calibration, settings.samples + _HELD_OUT
-    ids = calibration_tokens(base, source, count, settings.sequence_length, settings.seed, device)  # type: ignore[arg-type]
+    size = count, settings.sequence_length, settings.seed
+    ids = calibration_tokens(base, source, *size, device, settings.chat)  # type: ignore[arg-type]
     order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(settings.seed))
     return ids[order]
 

@@ -61,7 +61,8 @@ def read(operation: Operation[_S], method: Any, options: Mapping[str, Any]) -> t
 
 def tokens_of(source: Path, common: Common, device: str) -> Any:
     """Return the calibration set by a folder's tokenizer or processor: int64 [samples, sequence_length], or Samples."""
-    return calibration_inputs(source, common.calibration, common.samples, common.sequence_length, common.seed, device)
+    size = common.samples, common.sequence_length, common.seed
+    return calibration_inputs(source, common.calibration, *size, device, common.chat)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +103,7 @@ class Run:
 
     def described(self) -> dict[str, Any]:
         """Return the settings of the calibration for the report."""
-        numbers = {name: getattr(self.common, name) for name in ("samples", "sequence_length", "seed", "bound")}
+        numbers = {name: getattr(self.common, name) for name in ("samples", "sequence_length", "seed", "bound", "chat")}
         return {**numbers, "correction": self.correction, "calibration": calibration_name(self.common.calibration)}
 
     def compress(  # noqa: PLR0913

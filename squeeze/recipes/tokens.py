@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from squeeze.checkpoint.causal import check_causal
+from squeeze.checkpoint.chat import conversations_in, in_template, read_conversations
 from squeeze.checkpoint.pretrained import explained, is_causal, load_config, load_tokenizer
 from squeeze.checkpoint.text import read_text, tokenize
 from squeeze.codecs.stream.decompressor import decompress
@@ -24,20 +25,34 @@ _SET = "calibration.sqz"  # beside this file; CALIBRATION.md has its sources
 
 
 def calibration_inputs(
-    folder: Path, source: str | Path | torch.Tensor | Samples | None, samples: int, length: int, seed: int, device: str
+    folder: Path,
+    source: str | Path | torch.Tensor | Samples | None,
+    samples: int,
+    length: int,
+    seed: int,
+    device: str,
+    chat: bool = False,
 ) -> Inputs:
     """Return a calibration set as in calibration_tokens, or samples of a model that is no causal language model."""
+    if chat and (isinstance(source, Samples | torch.Tensor) or not is_causal(load_config(folder))):
+        raise SqueezeError("`chat` is for texts of causal language models: leave it out")
     if isinstance(source, Samples):
         return source
     if isinstance(source, torch.Tensor) or is_causal(load_config(folder)):
-        return calibration_tokens(folder, source, samples, length, seed, device)
+        return calibration_tokens(folder, source, samples, length, seed, device, chat)
     if source is None or str(source) == SELF:
         raise needed(folder)
     return samples_of(folder, local_path(source), samples, length, seed)
 
 
 def calibration_tokens(
-    folder: Path, source: str | Path | torch.Tensor | None, samples: int, length: int, seed: int, device: str = "cpu"
+    folder: Path,
+    source: str | Path | torch.Tensor | None,
+    samples: int,
+    length: int,
+    seed: int,
+    device: str = "cpu",
+    chat: bool = False,
 ) -> torch.Tensor:
     """Return a calibration set, int64 [samples, length].
 
@@ -50,16 +65,20 @@ def calibration_tokens(
         length: Tokens of a sequence.
         seed: Seed of the choice of sequences from a longer text, or of sampling.
         device: Torch device for sampling.
+        chat: Whether conversations are put into the model's chat template: lines of a .jsonl file with "messages", or
+            paragraphs of a text that begin with "User: ".
 
     Raises:
-        SqueezeError: If the text is too short.
+        SqueezeError: If the text is too short, or `chat` finds no conversation or no template.
     """
     if isinstance(source, torch.Tensor):
         return source.to(torch.int64)
+    if chat and (source is None or str(source) == SELF):
+        raise SqueezeError("`chat` needs a calibration text with conversations, such as built-in: name one")
     if source is None or str(source) == SELF:
         return _sampled(folder, samples, length, seed, device)
     tokenizer = load_tokenizer(folder)
-    tokens = tokenize(tokenizer, built_in() if str(source) == BUILT_IN else read_text(source))
+    tokens = tokenize(tokenizer, _chats(tokenizer, source) if chat else _text(source))
     stretches = len(tokens) // length
     if stretches < samples:
         raise SqueezeError(
@@ -68,6 +87,21 @@ def calibration_tokens(
         )
     selected = torch.randperm(stretches, generator=torch.Generator().manual_seed(seed))[:samples].sort().values
     return tokens[: stretches * length].reshape(stretches, length)[selected]
+
+
+def _text(source: str | Path) -> str:
+    return built_in() if str(source) == BUILT_IN else read_text(source)
+
+
+def _chats(tokenizer: Any, source: str | Path) -> str:
+    """Return a text with its conversations in the tokenizer's chat template."""
+    path = local_path(source)
+    if path.suffix == ".jsonl" and path.is_file():
+        return "\n".join(in_template(tokenizer, messages) for messages in read_conversations(path))
+    parts = list(conversations_in(_text(source)))
+    if all(isinstance(part, str) for part in parts):
+        raise SqueezeError(f'{source}: expected paragraphs that begin with "User: ", found none: leave out `chat`')
+    return "\n\n".join(part if isinstance(part, str) else in_template(tokenizer, part) for part in parts)
 
 
 def built_in() -> str:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from squeeze.checkpoint.causal import check_causal, check_finite
+from squeeze.checkpoint.chat import in_template
 from squeeze.checkpoint.pretrained import explained
 from squeeze.checkpoint.text import tokenize
 from squeeze.errors import SqueezeError
@@ -179,16 +180,7 @@ def chat_prompt(tokenizer: Any, message: str) -> str:
 
     A first token that the tokenizer adds by itself is left out. Raises SqueezeError if there is no chat template.
     """
-    name = getattr(tokenizer, "name_or_path", "") or "the tokenizer"
-    if not getattr(tokenizer, "chat_template", None):
-        raise SqueezeError(f"{name}: has no chat template: leave out `chat`")
-    with explained(name):
-        text: str = tokenizer.apply_chat_template(
-            [{"role": "user", "content": message}], tokenize=False, add_generation_prompt=True
-        )
-    first = str(getattr(tokenizer, "bos_token", None) or "")
-    adds = bool(first) and tokenize(tokenizer, "x")[:1].tolist() == [tokenizer.bos_token_id]
-    return text.removeprefix(first) if adds else text
+    return in_template(tokenizer, [{"role": "user", "content": message}], replies=True)
 
 
 def prompt_ids(model: Any, tokenizer: Any, prompt: str, tokens: int) -> torch.Tensor:
