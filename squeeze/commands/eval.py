@@ -36,6 +36,11 @@ _FIGURES = ("perplexity", "tokens", "tokens_per_second", "kl_mean", "kl_p99", "t
 @click.option("--window", metavar="N", type=click.IntRange(2), help="Tokens per window; default: 1024")
 @click.option("--stride", metavar="N", type=click.IntRange(1), help="Tokens between window starts; default: --window")
 @click.option("--windows", metavar="N", type=click.IntRange(1), help="Windows to measure; default: all")
+@click.option(
+    "--activations",
+    metavar="GRID",
+    help="Round matrices' inputs, as a simulation: int8, fp6-e2m3 or int4,outliers=32, for example (--text only)",
+)
 @options.scoring
 @options.max_task_drop
 @options.base
@@ -63,12 +68,7 @@ def evaluate(
     Tasks are those of lm-eval. Their data comes from the Hugging Face Hub or from --task-folder.
     """
     tasks = tasks_of(params)
-    if tasks is None and params["text"] is None and params["inputs"] is None:
-        raise click.UsageError("give --text FILE, --inputs PATH, --tasks NAMES, or several")
-    if params["inputs"] is not None and original is None:
-        raise click.UsageError("--inputs needs --original")
-    if max_task_drop is not None and (tasks is None or original is None):
-        raise click.UsageError("--max-task-drop needs --tasks and --original")
+    _check_wanted(original, tasks, max_task_drop, params)
     threads = params.pop("threads")
     records, failed = [], False
     with closing(clusters.connected(cluster)) if cluster else nullcontext() as engine:
@@ -95,6 +95,20 @@ def evaluate(
         for record in records:
             with worse_on_quality_error():
                 check_drops(record["input"], [TaskScore.from_json(one) for one in record["tasks"]], max_task_drop)
+
+
+def _check_wanted(
+    original: Path | None, tasks: "Tasks | None", max_task_drop: float | None, params: dict[str, Any]
+) -> None:
+    """Raise UsageError if options do not fit each other."""
+    if tasks is None and params["text"] is None and params["inputs"] is None:
+        raise click.UsageError("give --text FILE, --inputs PATH, --tasks NAMES, or several")
+    if params["inputs"] is not None and original is None:
+        raise click.UsageError("--inputs needs --original")
+    if params["activations"] is not None and (params["text"] is None or tasks is not None or params["inputs"]):
+        raise click.UsageError("--activations needs --text, and neither --tasks nor --inputs")
+    if max_task_drop is not None and (tasks is None or original is None):
+        raise click.UsageError("--max-task-drop needs --tasks and --original")
 
 
 def measured(checkpoint: Path, original: Path | None, tasks: "Tasks | None", params: dict[str, Any]) -> dict[str, Any]:
@@ -151,11 +165,12 @@ def _on_text(
     quiet: bool,
     as_json: bool,
     inputs: Path | None,
+    activations: str | None,
     **opening: Any,
 ) -> dict[str, Any]:
     from squeeze.recipes.measure import evaluate as evaluating
 
-    tokens, model, reference = evaluating.opened(checkpoint, text, original, **opening)
+    tokens, model, reference = evaluating.opened(checkpoint, text, original, activations=activations, **opening)
     requested, window = window, evaluating.window_for(model, reference, requested=window)
     if requested is None and window < evaluating.WINDOW and not quiet:
         echo(f"{checkpoint}: windows of {window} tokens: the model has no more positions", err=True)
@@ -171,7 +186,8 @@ def _on_text(
             progress=tick,
             on_perplexity=lambda perplexity: tick.say(f"perplexity {perplexity:.4g}"),
         )
-    return {"text": str(text), "window": window, **quality.as_json()}
+    rounded = {"activations": activations} if activations is not None else {}
+    return {"text": str(text), "window": window, **rounded, **quality.as_json()}
 
 
 def _on_inputs(
@@ -224,6 +240,8 @@ def _say(record: dict[str, Any], named: bool) -> None:
     """Print the measurements on a text and on tasks."""
     if named:
         echo(f"{record['input']}:")
+    if "activations" in record:
+        echo(f"{'activations:':<20}{record['activations']}, simulated")
     intervals = record.get("intervals", {})
     for name in _FIGURES:
         if record.get(name) is not None:

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["ACTIVATIONS", "ActivationGrid"]
+__all__ = ["ACTIVATIONS", "TOPS", "ActivationGrid"]
 
 _FP8 = torch.float8_e4m3fn
 _FP8_TOP, _FP4_TOP = 448.0, 6.0
-_INT8_TOP = 127.5  # half of the range of -128 to 127
+# The magnitude that becomes the largest level; of integers, half of the range of -2^(n-1) to 2^(n-1) - 1.
+TOPS = {"int8": 127.5, "int4": 7.5, "fp8": _FP8_TOP, "fp6-e3m2": 28.0, "fp6-e2m3": 7.5, "fp4": _FP4_TOP}
+_SMALL_FLOATS = {"fp6-e3m2": (3, 2), "fp6-e2m3": (2, 3), "fp4": (2, 1)}  # bits of exponent and mantissa
 _AT_ONCE = 1 << 18  # values that a CPU rounds at once, so that they stay in its cache
 _ROUND_UP_FROM = 0.875  # share of the next power of two from which a scale is rounded up to it
 
@@ -23,7 +25,7 @@ class ActivationGrid:
     """A grid on which the inputs of a linear layer are rounded at run time.
 
     Attributes:
-        kind: "int8", "fp8" (e4m3) or "fp4" (e2m1).
+        kind: a name in TOPS: "int8", "int4", "fp8" (e4m3), "fp6-e3m2", "fp6-e2m3" or "fp4" (e2m1).
         group_size: inputs that share a scale; -1 for a whole token, 0 for the whole tensor.
         scales: "float", "fp8" (relative to a scale of the tensor, as in NVFP4) or "power" (of two, as in MXFP4).
         ranged: whether calibration finds the tensor's scale from the largest magnitude that it sees.
@@ -59,7 +61,7 @@ class ActivationGrid:
         return (self._rounded(groups / scale) * scale).reshape(x.shape).to(x.dtype)
 
     def _scale(self, highest: torch.Tensor, largest: torch.Tensor | None) -> torch.Tensor:
-        top = {"int8": _INT8_TOP, "fp8": _FP8_TOP, "fp4": _FP4_TOP}[self.kind]
+        top = TOPS[self.kind]
         if self.scales == "power":
             mantissa, exponent = torch.frexp(highest)
             step = exponent - 1 + (mantissa >= _ROUND_UP_FROM).int() - 2  # 6 = 1.5 * 2^2 is the largest level
@@ -85,18 +87,28 @@ class ActivationGrid:
         return top.reshape(())
 
     def _rounded(self, values: torch.Tensor) -> torch.Tensor:
-        if self.kind == "int8":
-            return values.clamp(-128, 127).round()
+        if self.kind in ("int8", "int4"):
+            half = TOPS[self.kind] + 0.5
+            return values.clamp(-half, half - 1).round()
         if self.kind == "fp8":
             return values.clamp(-_FP8_TOP, _FP8_TOP).to(_FP8).to(torch.float32)
-        return _to_fp4(values)
+        return _to_small_float(values, *_SMALL_FLOATS[self.kind], TOPS[self.kind])
 
 
-def _to_fp4(values: torch.Tensor) -> torch.Tensor:
-    """Round to the nearest e2m1 value; a tie goes to the even code."""
-    size = values.abs()
-    step = torch.where(size < 2, 0.5, torch.where(size < 4, 1.0, 2.0))  # from a level to the next
-    return torch.copysign((size / step).round_().mul_(step).clamp_(max=_FP4_TOP), values)
+def _to_small_float(values: torch.Tensor, exponent_bits: int, mantissa_bits: int, top: float) -> torch.Tensor:
+    """Round to the nearest value of a float format without infinities; a tie goes to the even code.
+
+    Args:
+        values: float32.
+        exponent_bits: Bits of the exponent.
+        mantissa_bits: Bits of the mantissa.
+        top: The largest value.
+    """
+    least = 2 - (1 << exponent_bits - 1)  # exponent of the smallest normal value, and of those below
+    _, exponent = torch.frexp(values)
+    step = torch.exp2((exponent - 1).clamp(min=least).float() - mantissa_bits)  # from a level to the next
+    size = (values.abs() / step).round_().mul_(step).clamp_(max=top)
+    return torch.copysign(size, values)
 
 
 ACTIVATIONS = {

@@ -1,4 +1,4 @@
-"""Grids whose levels come from a table: codebooks of 4 bits and less (NF4, MXFP4, NVFP4, ternary), and FP8.
+"""Grids whose levels come from a table: codebooks of 6 bits and less (NF4, MXFP4, NVFP4, FP6, ternary), and FP8.
 
 Integers are grid.py's.
 """
@@ -45,6 +45,17 @@ _NF4 = (
 )
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 _TRITS = (-1.0, 0.0, 1.0)
+
+
+def _small_float(exponent_bits: int, mantissa_bits: int) -> tuple[float, ...]:
+    """Return the values of a float format by their codes: sign, exponent, mantissa. It has no infinities and NaNs."""
+    bias, steps = (1 << exponent_bits - 1) - 1, 1 << mantissa_bits
+    positive = [
+        (mantissa + (steps if exponent else 0)) / steps * 2.0 ** (max(exponent, 1) - bias)
+        for exponent in range(1 << exponent_bits)
+        for mantissa in range(steps)
+    ]
+    return (*positive, *(-value for value in positive))
 
 
 @dataclass(frozen=True)
@@ -185,6 +196,8 @@ CODEBOOKS = {
     "nf4-nested": NestedCodebook((_NF4,), 4, group_size=64),  # the same, as bitsandbytes stores it
     "mxfp4": Codebook((_E2M1,), 4, "power", 32),  # OCP Microscaling Formats 1.0
     "nvfp4": Codebook((_E2M1,), 4, "float8", 16),
+    "fp6-e3m2": Codebook((_small_float(3, 2),), 6),  # OCP Microscaling Formats 1.0, with a float as scale
+    "fp6-e2m3": Codebook((_small_float(2, 3),), 6),
     "ternary": Codebook((_TRITS,), 2),
     "ternary-planes": Codebook(  # PTQTP (2025): two planes of trits
         (tuple(a for a in _TRITS for _ in _TRITS), tuple(b for _ in _TRITS for b in _TRITS)), 4

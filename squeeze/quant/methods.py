@@ -25,7 +25,8 @@ class GridOptions:
     group_size: int = option(64, "Inputs per scale, -1 for a whole row")
     symmetric: bool = option(True, "Symmetric grid, without zero points", off="--asymmetric")
     grid: str = option(
-        "integer", "Grid: integer, whole (one scale per matrix), nf4(-nested), mxfp4, nvfp4, fp8 or ternary(-planes)"
+        "integer",
+        "Grid: integer, whole (one scale), nf4(-nested), mxfp4, nvfp4, fp6-e3m2, fp6-e2m3, fp8, ternary(-planes)",
     )
     clip: bool = option(True, "Search for each group's clipping range with the least error")
 

@@ -106,3 +106,28 @@ def test_two_planes_of_trits_are_better_than_one():
         errors[name] = float((found.dequantize() - WEIGHT.reshape(6, -1)).norm())
         assert found.scales.shape[0] == len(found.codebook)
     assert errors["ternary-planes"] < 0.6 * errors["ternary"]
+
+
+@pytest.mark.parametrize(("name", "top", "least"), [("fp6-e3m2", 28.0, 0.0625), ("fp6-e2m3", 7.5, 0.125)])
+def test_levels_of_fp6_are_those_of_the_ocp_formats(name, top, least):
+    (levels,) = CODEBOOKS[name].planes
+    positive = levels[:32]
+    assert len(levels) == 64 and list(positive) == sorted(positive) and levels[32:] == tuple(-one for one in positive)
+    assert (positive[0], positive[1], positive[-1]) == (0.0, least, top)
+    exponents, mantissas = (3, 4) if name == "fp6-e3m2" else (2, 8)
+    for code, value in enumerate(positive):
+        exponent, mantissa = divmod(code, mantissas)
+        bias = (1 << exponents - 1) - 1
+        fraction = mantissa / mantissas + (exponent > 0)
+        assert value == fraction * 2.0 ** (max(exponent, 1) - bias)
+
+
+@pytest.mark.parametrize("name", ["fp6-e3m2", "fp6-e2m3"])
+def test_fp6_rounds_to_the_nearest_level(name):
+    weight = torch.randn(6, 64, generator=torch.Generator().manual_seed(1))
+    tensor = RTN(grid=name, group_size=32).apply(weight)
+    levels = torch.tensor(CODEBOOKS[name].planes[0])
+    scaled = weight.view(6, 2, 32) / tensor.scales[0].float()[..., None]
+    nearest = (scaled[..., None] - levels).abs().amin(-1)
+    found = (scaled - tensor.dequantize().view(6, 2, 32) / tensor.scales[0].float()[..., None]).abs()
+    assert tensor.bits == 6 and torch.allclose(found, nearest, atol=1e-5)

@@ -137,13 +137,13 @@ def test_our_own_format_computes_what_dense_weights_do(tmp_path, folders, kind):
     assert (found - wanted).norm() < 0.02 * wanted.norm()
 
 
-@pytest.mark.parametrize("grid", ["nf4", "mxfp4", "nvfp4", "ternary", "ternary-planes"])
+@pytest.mark.parametrize("grid", ["nf4", "mxfp4", "nvfp4", "fp6-e3m2", "ternary", "ternary-planes"])
 def test_every_grid_is_stored(tmp_path, folders, grid):
     from squeeze.quant.formats import read
 
     report = squeeze.quantize(folders("llama"), RTN(grid=grid, group_size=32), out=tmp_path / "out", format="squeeze")
     assert len(dict(read(tmp_path / "out").weights())) == 14
-    assert report.bits_per_weight < 6
+    assert report.bits_per_weight < 6.6
 
 
 @pytest.mark.parametrize("format", ["squeeze", "gptq", "compressed-tensors"])

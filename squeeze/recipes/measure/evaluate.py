@@ -7,10 +7,13 @@ import torch
 from torch import nn
 
 from squeeze.checkpoint.causal import check_causal, check_positions, position_limit
+from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.text import read_tokens
 from squeeze.engine.quality import evaluate
 from squeeze.engine.report import Report
+from squeeze.integrations import gguf
 from squeeze.integrations.load_model import load_model, tokenizer_of
+from squeeze.recipes.measure.activations import ActivationSpec, round_activations
 from squeeze.recipes.tokens import check_vocabulary
 
 __all__ = ["WINDOW", "evaluate", "measure", "opened", "window_for"]
@@ -25,6 +28,7 @@ def opened(
     device: str = "cpu",
     resident: int | None = None,
     base: Path | None = None,
+    activations: str | None = None,
 ) -> tuple[torch.Tensor, nn.Module, nn.Module | None]:
     """Return the tokens [T] of a text, a model, and its original or None.
 
@@ -35,7 +39,9 @@ def opened(
         device: Torch device of both models.
         resident: Bytes of decoded weights to keep, as in load_model.
         base: Base of the model, as in load_model.
+        activations: Grid to which the model's activations are rounded (activations.py), not the original's.
     """
+    spec = None if activations is None else ActivationSpec.parse(activations)
     tokens = read_tokens(text, original or checkpoint, tokenizer_of)
     reference = load_model(original, device=device) if original else None
     model = load_model(checkpoint, device=device, resident=resident, base=base)
@@ -43,6 +49,8 @@ def opened(
         if network is not None:
             check_causal(network)
             check_vocabulary(network, tokens)
+    if spec is not None:
+        round_activations(model, None if gguf.is_gguf(checkpoint) else Checkpoint.open(checkpoint), spec)
     return tokens, model, reference
 
 
