@@ -25,6 +25,7 @@ MEASURES = {
     "start": "first and later uses of the wheels in an empty environment, and their installed sizes",
     "monotone": "files that a level makes larger than the next lower one, by more than 0.1 % and 32 bytes",
     "never-larger": "files that are larger than with xz -9e, by more than 32 bytes",
+    "closed": "files that are larger than with --no-parse",
     "real": "documents, archives and images with wrappers opened and closed, and with other compressors",
     "deflate": "bytes that close deflate streams of zlib, 7-Zip and libdeflate, and those in documents",
     "programs": "programs at level 3 with all transforms, and with each of them left out",

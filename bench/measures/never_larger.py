@@ -14,7 +14,7 @@ from bench.shared.texts import find_file
 from bench.tables import Column, Listing
 
 SLACK = 32  # bytes
-_FOLDERS = f"/usr/share:/usr/lib:/etc:{get_path('purelib')}"
+FOLDERS = f"/usr/share:/usr/lib:/etc:{get_path('purelib')}"
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -63,7 +63,7 @@ MEASURE = Measure(
     time=40,
     options=(
         option("files", nargs="*", type=Path, help="files to measure as well"),
-        option("--folders", default=_FOLDERS, help="folders to choose files from, separated by colons"),
+        option("--folders", default=FOLDERS, help="folders to choose files from, separated by colons"),
         option("--count", type=int, default=500, help="number of files to choose, default: 500"),
         option("--most", type=int, default=200_000, help="largest size of a chosen file in bytes, default: 200000"),
         option("--made", type=int, default=100, help="number of generated files, default: 100"),

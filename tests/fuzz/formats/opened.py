@@ -1,9 +1,10 @@
 """A .sqz file whose blocks have opened wrappers: trees, pieces, groups, and what closes deflate streams."""
 
+import zlib
 from pathlib import Path
 
 from tests.fuzz.formats.sqz import Sqz
-from tests.makers import wrapped
+from tests.makers import cheapest, inputs, wrapped
 
 
 class Opened(Sqz):
@@ -14,6 +15,8 @@ class Opened(Sqz):
 
     def _inputs(self) -> list[tuple[bytes, int]]:
         documents = wrapped.documents() | wrapped.escaped()
+        text = inputs.words(2_500) + bytes(300)
+        documents["cheapest"] = b"\x78\xda" + cheapest.deflated(text, 2, 0.1) + zlib.adler32(text).to_bytes(4)
         joined = b"".join(documents.values())
         return [*((document, 1 << 20) for document in documents.values()), (joined, 4_000)]
 
