@@ -26,7 +26,7 @@ class Content:
 
     Attributes:
         kind: Its name, such as "text".
-        record: The record length of a table in bytes, or 0.
+        record: The record length of a table or of cells in bytes, or 0.
         form: What the model of a medium must know, such as the layout of an image; ABSOLUTE or empty for "executable",
             and empty for other kinds.
     """
@@ -41,7 +41,7 @@ class Content:
         return self.kind == "executable" and self.form != ABSOLUTE
 
     def __str__(self) -> str:
-        return f"table {self.record}" if self.record else self.kind
+        return f"{self.kind} {self.record}" if self.record else self.kind
 
 
 Region = tuple[int, int, Content]  # (start, end, content) of bytes

@@ -22,6 +22,7 @@ from tests.references.naive_bytewise import (
     mix,
     squash,
 )
+from tests.references.naive_cells import Cells
 from tests.references.naive_fields import Fields
 from tests.references.naive_records import Records
 from tests.references.naive_recurrent import F, dots, tree
@@ -50,6 +51,7 @@ def preset_of(level, kind):
     """Return contexts in three groups, match lengths, selectors and most buckets (7.15)."""
     rows = [row for row in _rows("7.15") if row[0] == str(level)]
     sizes = next(row for row in rows if len(row) == 5)
+    kind = "table" if (level, kind) == (4, "cells") else kind
     table = next(row for row in rows if kind in row[1].split(", ") and len(row) == 4)
     groups = [re.findall(r"\((\S+) (\S+) (\S+) (\S+)\)", part) for part in table[3].split(" / ")]
     mask = lambda digits: U64 if digits == "*" else int(digits, 16)  # noqa: E731
@@ -212,6 +214,7 @@ class Decoder:
         self.finals, self.apms = {}, {}
         known = None if bare else known_of(level, "text" if kind == "lines" else kind)
         self.fields, self.records = Fields() if kind == "lines" else None, Records(record) if record else None
+        self.cells = Cells(record) if kind == "cells" and level > 4 else None
         if known:
             if self.fields:
                 known = self.moved(known, list(chain(*preset_of(level, "text")[0])))
@@ -358,6 +361,8 @@ class Decoder:
             chosen[5], chosen[9] = r["INSTRUCTIONS"] & 255, now >> 10 & 255
         if self.record:
             chosen[3], chosen[5], chosen[9] = r["COLUMN"], r["RECORD"] & 255, r["LINEAR"] >> 8 & 255
+        if self.cells:
+            chosen[3], chosen[6] = r["PLACE"], r["COUNTER"] & 255 if r["COUNTER"] else chosen[6]
         rows += [8 * row + shift for row in chosen]
         self.rows = list(enumerate(rows))[: self.sets]
         for row in self.rows:
@@ -366,7 +371,8 @@ class Decoder:
         self.logit = dots(np.stack([self.weights[row] for row in self.rows]), self.inputs).clip(F(-15.9), F(15.9))
         self.logits, total = np.zeros(16, F), F(0)
         self.logits[: self.sets] = self.logit
-        self.final_rows = [(0, partial), (1, 8 * (history & 255) + shift), (2, 16 * self.known + found)]
+        latest = r["PLACE"] if self.cells else history & 255
+        self.final_rows = [(0, partial), (1, 8 * latest + shift), (2, 16 * self.known + found)]
         if self.network:
             self.logits[self.sets] = self.own
             self.final_rows.append((3, 8 * self.top_prediction + shift))
@@ -382,6 +388,8 @@ class Decoder:
             mix(history & 0xFFFF, partial) >> 48,
             mix(words, partial) >> 48,
         ]
+        if self.cells:
+            rows[2:] = mix((r["CELL"] + r["UNUSUAL"]) & U64, partial) >> 48, mix(r["CELL"], partial) >> 48
         self.apm_rows = list(enumerate(rows))
         fresh = [SQUASH[128 * j] for j in range(33)]
         i, f = (self.x + 65536) >> 12, (self.x + 65536) & 4095
@@ -406,7 +414,7 @@ class Decoder:
             elif visits == 0:
                 self.visits[row] = 1
         for row, logit in zip(self.final_rows, self.final, strict=True):
-            self.finals[row] += self.logits * (error_of(bit, logit) * F(0.002))
+            self.finals[row] += self.logits * (error_of(bit, logit) * F(0.004 if self.cells else 0.002))
         if self.network:
             learn_map(self.byte_map, self.byte_index, bit, 255)
         for k, slot in enumerate(self.slots):
@@ -432,6 +440,8 @@ class Decoder:
             self.registers.update(self.fields.registers(c, self.data))
         if self.records:
             self.registers.update(self.records.registers(self.data))
+        if self.cells:
+            self.registers.update(self.cells.registers(self.data, self.records))
         for match in self.matches:
             match.update_byte(self.data)
 

@@ -120,7 +120,7 @@ def _of_kinds(
     matches_of_text: tuple[int, ...] = (),
 ) -> dict[str, Preset]:
     """Return the models by kind of content. matches_of_text: shortest matches in text and lines, if others."""
-    contexts["executable"] = contexts["other"]
+    contexts |= {"executable": contexts["other"], "cells": contexts["table"]}
     made = {
         kind: Preset(specs, matches, selectors, slot_bits, lines=kind == "lines") for kind, specs in contexts.items()
     }
@@ -201,7 +201,7 @@ def preset(level: int, kind: str, bare: bool = False) -> Preset:
 
     Args:
         level: 1, 2 or 3.
-        kind: "text", "lines", "executable", "table" or "other".
+        kind: "text", "lines", "executable", "table", "cells", which is the same here, or "other".
         bare: start with untrained weights and maps instead of those of the package.
     """
     return replace(BY_LEVEL[level][kind], warm_start="" if bare else warm_start(level, kind))

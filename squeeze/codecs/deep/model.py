@@ -15,6 +15,7 @@ from squeeze.codecs.deep.predictor import Shared
 from squeeze.codecs.deep.predictors import CONTEXTS, MATCHES, NETWORK
 from squeeze.numerics import vectors
 from squeeze.numerics.bitmodels import (
+    cells,
     coder as arithmetic,
     context_state,
     fields,
@@ -67,6 +68,11 @@ def _select_apms(m):
     m.apm_rows[APM.word] = FIRST_APM.word + np.int64(
         mix_hash(r[context_state.WORD] + (history & np.uint64(0xFFFFFF)), partial) >> np.uint64(48)
     )
+    if m.state.cells:
+        cell = r[context_state.CELLS + cells.CELL]
+        unusual = r[context_state.CELLS + cells.UNUSUAL]
+        m.apm_rows[APM.order2] = FIRST_APM.order2 + np.int64(mix_hash(cell + unusual, partial) >> np.uint64(48))
+        m.apm_rows[APM.word] = FIRST_APM.word + np.int64(mix_hash(cell, partial) >> np.uint64(48))
     for k in range(APM.latest, len(APM)):
         for step in range(0, mixer.APM_STEPS, 16):
             prefetch(m.apms, m.apm_rows[k] * mixer.APM_STEPS + step)
@@ -91,6 +97,9 @@ def select(m):
         outer = np.int64(r[context_state.RECORDS + records.COLUMN])
         column = np.int64(r[context_state.RECORD] & np.uint64(0xFF))
         bracket = np.int64((r[context_state.RECORDS + records.LINEAR] >> np.uint64(8)) & np.uint64(0xFF))
+    third = np.int64((history >> np.uint64(16)) & np.uint64(0xFF))
+    if m.state.cells:
+        outer, third = cells.selectors(r[context_state.CELLS :], third)
     rows[SET.always] = FIRST_ROW.always
     rows[SET.bits] = FIRST_ROW.bits + partial + (256 * (1 + (found & 1)) if found else 0)
     rows[SET.latest] = FIRST_ROW.latest + latest * 8 + shift
@@ -99,7 +108,7 @@ def select(m):
     rows[SET.classes] = FIRST_ROW.classes + outer * 8 + shift
     rows[SET.expected] = FIRST_ROW.expected + np.int64(r[context_state.MATCH] & np.uint64(0xFF)) * 8 + shift
     rows[SET.column] = FIRST_ROW.column + column * 8 + shift
-    rows[SET.third] = FIRST_ROW.third + np.int64((history >> np.uint64(16)) & np.uint64(0xFF)) * 8 + shift
+    rows[SET.third] = FIRST_ROW.third + third * 8 + shift
     rows[SET.top_prediction] = FIRST_ROW.top_prediction + m.state.top_prediction * 8 + shift
     rows[SET.word_length] = (
         FIRST_ROW.word_length
@@ -116,9 +125,16 @@ def select(m):
         if m.visits[row] == 0:
             for i in range(width):
                 m.weights[row * width + i] = m.weights[i]
+    _select_finals(m, outer if m.state.cells else latest)
+
+
+@inline
+def _select_finals(m, latest):
+    """Select a row of each mixer of the second layer; `latest` is the last byte, or what stands for it."""
+    partial, shift = m.state.partial, m.state.shift
     m.final_rows[FINAL.bits] = FIRST_FINAL.bits + partial
     m.final_rows[FINAL.latest] = FIRST_FINAL.latest + latest * 8 + shift
-    m.final_rows[FINAL.known] = FIRST_FINAL.known + known * 16 + found
+    m.final_rows[FINAL.known] = FIRST_FINAL.known + m.state.known * 16 + m.state.matched
     m.final_rows[FINAL.top_prediction] = FIRST_FINAL.top_prediction + m.state.top_prediction * 8 + shift
 
 
@@ -200,7 +216,11 @@ def end_byte(m, position):
     if m.state.lines:
         fields.update_byte(m.registers[context_state.FIELDS :], m.places, m.numbers, m.data, position + 1)
     if m.state.record > 0:
-        records.update_byte(m.registers[context_state.RECORDS :], m.data, position + 1, m.state.record)
+        of_records = m.registers[context_state.RECORDS :]
+        records.update_byte(of_records, m.data, position + 1, m.state.record)
+        if m.state.cells:
+            of_cells = m.registers[context_state.CELLS :]
+            cells.update_byte(of_cells, of_records, m.usual, m.data, position + 1, m.state.record)
     predictors.end_byte(Shared(m.data, m.state, m.registers, m.inputs), m.predictors, position)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from squeeze.codecs.bytewise.presets import warm_start
-from squeeze.numerics.bitmodels import context_state as state, fields, records
+from squeeze.numerics.bitmodels import cells, context_state as state, fields, records
 
 Context = tuple[int, int, int, int]
 _ALL = (1 << 64) - 1
@@ -156,6 +156,21 @@ TABLE = {
     **_EXPECTED,
     **_TWO_MATCHES,
 }
+_CELL, _UNUSUAL, _BEFORE = (state.CELLS + register for register in (cells.CELL, cells.UNUSUAL, cells.BEFORE))
+_NOT_OF_CELLS = {  # contexts of TABLE that gain least next to those of cells
+    *("what followed three bytes", "column", "bytes 1 and 3", "high halves", "column and bytes 5 to 8"),
+}
+CELLS = {  # cells of spreadsheets and other records with a number each
+    **{name: context for name, context in TABLE.items() if name not in _NOT_OF_CELLS},
+    "cell": _pair(_CELL),
+    "cell, bytes 9 to 12 and byte": _pair(state.OLDER, _CELL, mask=0xFFFFFFFF, history=0xFF),
+    "cell and unusual byte": _pair(_UNUSUAL, _CELL),
+    "cell and byte before": _pair(_BEFORE, _CELL, mask=0xFF),
+    "byte before": _pair(_BEFORE, mask=0xFF),
+    "two bytes before": _pair(_BEFORE, mask=0xFFFF),
+    "three bytes before": _pair(_BEFORE, mask=0xFF0000FFFF),
+    "byte before, place and byte": _pair(_BEFORE, history=0xFF, mask=0xFFFF00FF),
+}
 MORE_TEXT = {  # at level 6: small gains each
     "two words before and byte": _pair(state.PAIR, history=0xFF),
     "word before and byte": _pair(state.WORD_1, history=0xFF),
@@ -203,9 +218,11 @@ _NOT_MORE_OF_LINES = {  # the same of MORE_TEXT
     "bytes in the bracket and length of the word",
 }
 MORE_LINES = {name: context for name, context in MORE_TEXT.items() if name not in _NOT_MORE_OF_LINES}
-CONTEXTS = {"text": TEXT, "lines": LINES, "executable": EXECUTABLE, "table": TABLE, "other": OTHER}
+_MORE_OF_CELLS = {name: context for name, context in MORE_TABLE.items() if name == "above and its neighbours"}
+CONTEXTS = {"text": TEXT, "lines": LINES, "executable": EXECUTABLE, "table": TABLE, "cells": CELLS, "other": OTHER}
 MORE = {  # at level 6
-    **{"text": MORE_TEXT, "lines": MORE_LINES, "executable": MORE_OTHER, "table": MORE_TABLE, "other": MORE_OTHER}
+    **{"text": MORE_TEXT, "lines": MORE_LINES, "executable": MORE_OTHER, "other": MORE_OTHER},
+    **{"table": MORE_TABLE, "cells": _MORE_OF_CELLS},
 }
 _NAMES = {context: name for table in (*CONTEXTS.values(), *MORE.values()) for name, context in table.items()}
 
@@ -250,7 +267,7 @@ _LEFT_OUT = {  # contexts of TEXT that level 5 drops: they gain least next to th
 }
 _LEFT_OUT_OF_LINES = {*_LEFT_OUT, "line so far", "field above and agreement", "word and byte", "outline of the line"}
 
-_RATES = (0.002, 0.015, 0.01, 0.002)
+_RATES, _RATES_OF_CELLS = (0.002, 0.015, 0.01, 0.002), (0.002, 0.015, 0.01, 0.004)
 _SELECTORS = {5: 10, 6: 14}
 
 
@@ -271,9 +288,11 @@ def preset(level: int, kind: str, bare: bool = False) -> DeepPreset:
 
     Args:
         level: 4, 5 or 6.
-        kind: "text", "lines", "executable", "table" or "other".
+        kind: "text", "lines", "executable", "table", "cells", which is "table" at level 4, or "other".
         bare: start with untrained weights, without the byte network.
     """
+    if level == 4 and kind == "cells":
+        kind = "table"
     table, has_lines, start = CONTEXTS[kind], kind == "lines", "" if bare else warm_start(level, kind)
     if level == 4:
         fast = _grouped(table[name] for name in _FAST[kind])
@@ -288,9 +307,9 @@ def preset(level: int, kind: str, bare: bool = False) -> DeepPreset:
         if of_text:
             buckets = 13 << 18  # 624 MiB; all models take less than 1 GiB
     selectors = 7 if level == 5 and of_text else _SELECTORS[level]
-    network = not (bare or kind == "table" or (level, kind) == (5, "executable"))
-    contexts = _grouped(table.values())
-    return DeepPreset(contexts, (4, 6, 9, 14, 24), selectors, buckets, _RATES, network, has_lines, start)
+    network = not (bare or kind in ("table", "cells") or (level, kind) == (5, "executable"))
+    contexts, rates = _grouped(table.values()), _RATES_OF_CELLS if kind == "cells" else _RATES
+    return DeepPreset(contexts, (4, 6, 9, 14, 24), selectors, buckets, rates, network, has_lines, start)
 
 
 def _grouped(contexts: Iterable[Context]) -> tuple[Context, ...]:

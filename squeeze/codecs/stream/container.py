@@ -60,7 +60,8 @@ _IDENTITY_BYTES = 4  # bytes of a language model's SHA-256 in a short stream
 _RECORD_IDENTITY_BYTES = 2  # bytes of a dictionary's SHA-256 in a record; the checksum finds a wrong dictionary
 _SHORT_CHECKSUM = (1 << 32) - 1
 
-KINDS_OF_CONTENT = {"other": 0, "text": 1, "executable": 2, "table": 3, "lines": 7}
+KINDS_OF_CONTENT = {"other": 0, "text": 1, "executable": 2, "table": 3, "lines": 7, "cells": 8}
+WITH_RECORDS = "table", "cells"  # kinds of content that have a record length
 _KIND_OF = {number: kind for kind, number in KINDS_OF_CONTENT.items()}
 _ABSOLUTE = 6  # the number of machine code without a filter
 RUNS, RAW = b"\x04", b"\x05"  # before a content: runs were removed; instead of one: the bytes are stored
@@ -336,7 +337,7 @@ def matches_checksum(digest: int, checksum: int, short: bool) -> bool:
 def content_bytes(content: Content) -> bytes:
     """Return the bytes with which the payload of a coded block names its content."""
     number = bytes([_ABSOLUTE if content.form == ABSOLUTE else KINDS_OF_CONTENT[content.kind]])
-    return number + varint(content.record) if content.kind == "table" else number
+    return number + varint(content.record) if content.record else number
 
 
 def read_content(file: BinaryIO) -> tuple[Content, int]:
@@ -347,7 +348,7 @@ def read_content(file: BinaryIO) -> tuple[Content, int]:
     if number not in _KIND_OF:
         raise DamagedError("a block's kind of content is unknown: the file is damaged")
     kind = _KIND_OF[number]
-    if kind != "table":
+    if kind not in WITH_RECORDS:
         return Content(kind), 1
     record, encoded = read_varint(file)
     if not 1 <= record < MAX_RECORD:

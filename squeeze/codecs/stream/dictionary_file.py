@@ -108,7 +108,7 @@ def _check(header: Any) -> None:
         and header["level"] in levels.LEVELS
         and levels.level(header["level"]).takes_dictionary
         and header["content"] in container.KINDS_OF_CONTENT
-        and (header["content"] == "table") == (1 <= header["record"] < container.MAX_RECORD)
+        and (header["content"] in container.WITH_RECORDS) == (1 <= header["record"] < container.MAX_RECORD)
         and header["text"] <= MAX_TEXT
         and header["changes_network"] in (0, 1)
         and (not header["changes_network"] or _has_network(header))

@@ -27,6 +27,7 @@ _SHORT_COST = 2  # the same in a short stream, for the length of its payload
 _SAMPLE = 1 << 16  # raw bytes of a sample that is coded by two plans, to choose one
 _SLACK = 64  # bytes that a medium may lose on a sample, which may be nearly empty
 _SAMPLE_OF_TABLE = 1 << 14  # the same of a larger table, which the network slows down, or of a larger image
+_USUAL_CELL = 14  # bytes of most cells of a spreadsheet, for data without a record length
 # From _LARGE raw bytes of text on, the language model's result is final if it is below this share of level 3's:
 # level 6 made 0.69 of that, or more, of the large texts and sources of bench public.
 _LARGE, _FAR_SMALLER = 1 << 19, 0.55
@@ -185,10 +186,11 @@ def _without_language(data: np.ndarray, content: Content, settings: Settings) ->
     """Yield plans without a language model.
 
     Text that the byte network predicts badly may be smaller as `other`, and so may a table, since `other` has the
-    network. A sample of a larger block decides.
+    network. A sample of a larger block decides. Another has decided before whether it is coded as cells.
     """
     if data.size == 0 or blocks.is_packed(content):
         return
+    content = _as_cells(data, content, settings)
     kinds: tuple[Content, ...] = (content,)
     size = _SAMPLE
     if content.kind == "text" and is_unpredicted(data, settings):
@@ -201,6 +203,18 @@ def _without_language(data: np.ndarray, content: Content, settings: Settings) ->
         kinds = (min(kinds, key=lambda kind: _length(_bytewise(sample, kind, settings, None), size)),)
     for kind in kinds:
         yield Plan(container.BYTEWISE, kind)
+
+
+def _as_cells(data: np.ndarray, content: Content, settings: Settings) -> Content:
+    """Return cells in place of a table or other data, if it may be a spreadsheet and that makes a sample smaller."""
+    if content.kind not in ("table", "other") or settings.dictionary or settings.names_content:
+        return content
+    if not levels.has_network(settings.level, "other") or not sampling.are_cells(data, content.record):
+        return content
+    begin = max(data.size - _SAMPLE_OF_TABLE, 0) // 2
+    sample = data[begin : begin + _SAMPLE_OF_TABLE]
+    kinds = (content, Content("cells", content.record or _USUAL_CELL))
+    return min(kinds, key=lambda kind: _length(_bytewise(sample, kind, settings, None), sample.size))
 
 
 def is_unpredicted(data: np.ndarray, settings: Settings) -> bool:

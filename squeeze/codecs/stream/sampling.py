@@ -13,6 +13,7 @@ from squeeze.codecs.content import Content
 __all__ = [
     "OTHER",
     "SAMPLE",
+    "are_cells",
     "best_content",
     "candidate_record_lengths",
     "coded_size",
@@ -45,6 +46,8 @@ _FREQUENCIES = 1, 3, 9, 27, 64, 101  # of waves over the values of a byte, whose
 _FARTHER = 1.02  # how much more alike bytes must be at the longer of two distances
 _LINE = 4096  # bytes of a line or between control codes, above which text has no lines
 _CLEARLY_FAR, _CLEARLY_NO_TEXT = 0.97, 0.9  # the same as _CLEARLY, for long records and in place of text
+_TYPES_OF_CELLS = (*range(1, 7), 0xBD, 0xBE, 0xD6, 0xFD, *range(0x201, 0x207), 0x27E, 0x406)
+_LEAST_CELL, _MOST_CELL, _CELLS_SHARE = 6, 64, 128  # bytes of cells in BIFF, and of a sample for each pair of cells
 _CLEARLY = 0.985  # a table must be smaller than this share of the size without records
 
 
@@ -116,6 +119,26 @@ def record_length(data: np.ndarray) -> int:
         return 0
     other_shares = np.delete(shares, np.arange(0, _MAX_DISTANCE + 1, length))
     return length if shares[length] >= 2 * np.quantile(other_shares, 0.95) else 0
+
+
+def are_cells(data: np.ndarray, record: int) -> bool:
+    """Return whether uint8 `data` has pairs of cells of a spreadsheet, or one of two records of `record` bytes has
+    a byte that counts up."""
+    begin = max(data.size - SAMPLE, 0) // 2
+    sample = data[begin : begin + SAMPLE]
+    if sample.size < _LEAST:
+        return False
+    if 0 < 4 * record < sample.size:
+        steps = sample[record:] - sample[:-record]  # modulo 256
+        counts = (steps[record:] == steps[:-record]) & (steps[record:] != 0)
+        if 2 * record * np.count_nonzero(counts[record:] & counts[:-record]) >= sample.size:
+            return True
+    words = sample[:-1].astype(np.int64) | sample[1:].astype(np.int64) << 8
+    plausible = np.isin(words[:-2], _TYPES_OF_CELLS) & (words[2:] >= _LEAST_CELL) & (words[2:] <= _MOST_CELL)
+    places = np.flatnonzero(plausible)
+    after = places + 4 + words[places + 2]
+    pairs = np.count_nonzero(plausible[after[after < plausible.size]])
+    return bool(_CELLS_SHARE * pairs >= sample.size)
 
 
 def candidate_record_lengths(data: np.ndarray) -> list[int]:

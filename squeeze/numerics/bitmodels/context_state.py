@@ -42,7 +42,8 @@ INSTRUCTIONS = 28  # 16 bits each of the last four instructions
 _PARSER = 29
 FIELDS = 30  # the first of the registers of fields.py, for lines
 RECORDS = 50  # the first of the registers of records.py
-REGISTERS = 58
+CELLS = 58  # the first of the registers of cells.py
+REGISTERS = 70
 
 STACK = 16  # open brackets that are remembered
 

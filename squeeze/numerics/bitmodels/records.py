@@ -17,10 +17,11 @@ LINEAR = (
     2  # bytes expected by the difference of the byte before (8 bits) and by that of the byte above (8), column (16)
 )
 COLUMN = 3  # bytes since the count, or the column without one, at most 255: selects weights
-_CHANGED, _CHANGED_ABOVE, _COUNT, _COUNTED = 4, 5, 6, 7
+_CHANGED, _CHANGED_ABOVE = 4, 5
+COUNTER, COUNTED = 6, 7  # value and position of the byte that counted
 REGISTERS = 8
 
-_LIFE = 4  # records after which a count is over
+LIFE = 4  # records after which a count is over
 
 
 @inline
@@ -39,19 +40,19 @@ def update_byte(r, data, position, record):
         above = np.int64(data[last - record])
         if left != above:
             r[_CHANGED] = mix_hash(r[_CHANGED], np.uint64(left | last % record << 8))
-            counted = np.int64(r[_COUNTED])
-            in_turn = last == counted + record or last > counted + _LIFE * record
+            counted = np.int64(r[COUNTED])
+            in_turn = last == counted + record or last > counted + LIFE * record
             if in_turn and last >= 2 * record and (2 * above - np.int64(data[last - 2 * record])) & 255 == left:
-                r[_COUNT], r[_COUNTED] = np.uint64(left), np.uint64(last)
+                r[COUNTER], r[COUNTED] = np.uint64(left), np.uint64(last)
     column = position % record
     if column == 0:
         r[_CHANGED_ABOVE], r[_CHANGED] = r[_CHANGED], np.uint64(0)
-    since = position - np.int64(r[_COUNTED])
-    r[COLUMN] = np.uint64(min(since if since < _LIFE * record else column, 255))
+    since = position - np.int64(r[COUNTED])
+    r[COLUMN] = np.uint64(min(since if since < LIFE * record else column, 255))
     r[CHANGES] = mix_hash(mix_hash(r[_CHANGED], np.uint64(column)), r[_CHANGED_ABOVE])
     _expect(r, data, position, record)
-    if since < _LIFE * record:
-        r[COUNT] |= mix_hash(r[_COUNT], np.uint64(since)) << np.uint64(16)
+    if since < LIFE * record:
+        r[COUNT] |= mix_hash(r[COUNTER], np.uint64(since)) << np.uint64(16)
     else:
         r[COUNT] |= mix_hash(r[LINEAR] >> np.uint64(8), np.uint64(0)) << np.uint64(16)
 

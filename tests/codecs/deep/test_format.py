@@ -11,7 +11,7 @@ from squeeze.codecs.recurrent import weights
 from squeeze.codecs.stream import container, dictionary, integers, levels
 from squeeze.codecs.stream.index import read_index
 from tests.golden import samples
-from tests.makers import inputs
+from tests.makers import inputs, sheets
 from tests.references import naive_dictionary, naive_recurrent
 from tests.references.naive_deep import FORMAT, Decoder
 
@@ -67,6 +67,11 @@ def test_lines_decode_as_they_are_specified(level):
 @pytest.mark.parametrize("level", [4, 5, 6])
 def test_tables_decode_as_they_are_specified(level):
     assert is_read_as_specified(inputs.records(6), level, "table", 24)
+
+
+@pytest.mark.parametrize("level", [4, 5, 6])
+def test_cells_decode_as_they_are_specified(level):
+    assert is_read_as_specified(sheets.sheet(2, 1, columns=16), level, "cells", 13)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ import pytest
 
 import squeeze
 from squeeze.codecs.content import Content
-from squeeze.codecs.stream import blocks, sampling
-from tests.makers import inputs
+from squeeze.codecs.stream import blocks, encoding, sampling
+from squeeze.codecs.stream.resources import LanguageOptions
+from squeeze.codecs.stream.settings import resolve_settings
+from tests.makers import inputs, sheets
 
 CHANCE = np.random.default_rng(7)
 TIME = np.arange(6000)
@@ -139,3 +141,29 @@ def test_noise_that_a_short_input_begins_with_is_cut_off():
 )
 def test_nothing_is_cut_off_where_no_noise_is_before_the_rest(raw):
     assert sampling.noise_before(np.frombuffer(raw, np.uint8)) == 0
+
+
+@pytest.mark.parametrize(
+    ("raw", "record", "expected"),
+    [
+        (sheets.sheet(8, 40)[3_000:], 0, True),
+        (sheets.sheet(2, 60), 0, True),
+        (b"".join(bytes([7, 0, i % 200, i * i % 5, 1, 9]) for i in range(900)), 6, True),
+        (b"".join(bytes([7, 0, i * i % 200, i % 5, 1, 9]) for i in range(900)), 6, False),
+        (inputs.python_text(9_000), 0, False),
+        (inputs.random_bytes(9_000), 8, False),
+        (bytes(9_000), 4, False),
+        (b"\2\0\x40\0" * 2, 0, False),
+        (b"", 0, False),
+    ],
+    ids=["BIFF 8", "BIFF 2", "numbered", "not numbered", "text", "noise", "zeros", "two headers", "empty"],
+)
+def test_cells_are_recognised_by_pairs_of_them_or_by_numbers(raw, record, expected):
+    assert sampling.are_cells(as_array(raw), record) is expected
+
+
+def test_a_sheet_is_coded_as_cells_and_smaller_than_as_a_table():
+    raw = sheets.sheet(8, 60)
+    settings, _ = resolve_settings(6, 1, None, None, LanguageOptions())
+    plans = {plan.content.kind: plan for plan in encoding.candidates(as_array(raw), Content("table", 14), settings)}
+    assert "cells" in plans and "table" not in plans

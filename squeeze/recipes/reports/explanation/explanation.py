@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from squeeze.codecs.parse.outline import in_words
-from squeeze.recipes.reports.explanation import sums
+from squeeze.recipes.reports.explanation import sheets, sums
 from squeeze.recipes.reports.explanation.page import Compared, render
 from squeeze.recipes.reports.explanation.sums import Lines, Section, Separated, Span, Total
 from squeeze.recipes.reports.explanation.units import DICTIONARY, NO_SHIFT, Names, Piece, Units
@@ -109,9 +109,12 @@ class Explanation:
 
     @property
     def by_column(self) -> dict[str, Total]:
-        """Totals by column of a CSV text, or by place in the record of binary tables; empty for other content."""
+        """Totals by column of a CSV text or a spreadsheet, or by place in the record of binary tables; empty for other
+        content."""
         if self.separated:
             return self.separated.by_column(self.bits_of_bytes)
+        if self.complete_bytes.size == len(self.data) and (found := sheets.by_column(self.data, self.bits_of_bytes)):
+            return found
         begin = int(self.units.starts[0]) if len(self.units) else 0
         end, spans = begin + self.complete_bytes.size, []
         for block in self.blocks:
