@@ -27,7 +27,7 @@ MEASURES = {
     "never-larger": "files that are larger than with xz -9e, by more than 32 bytes",
     "closed": "files that are larger than with --no-parse",
     "real": "documents, archives and images with wrappers opened and closed, and with other compressors",
-    "deflate": "bytes that close deflate streams of zlib, 7-Zip and libdeflate, and those in documents",
+    "deflate": "bytes that close deflate streams of zlib, 7-Zip and other encoders, and those in documents",
     "programs": "programs at level 3 with all transforms, and with each of them left out",
     "photos": "JPEG images, compared with Lepton, paq8px and xz",
     "arrays": "arrays of numbers, compared with pcodec, paq8px and xz",

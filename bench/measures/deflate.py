@@ -1,11 +1,10 @@
 """Measure the bytes that close deflate streams, by encoder, and in documents. Every stream is closed and compared.
 
-zlib is Python's. 7-Zip and libdeflate are measured if they are installed.
+zlib is Python's. 7-Zip and the packages of other encoders are measured if they are installed.
 """
 
 import argparse
-import ctypes
-import ctypes.util
+import importlib
 import os
 import shutil
 import subprocess
@@ -14,6 +13,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 
@@ -70,10 +70,13 @@ def encoders() -> dict[str, Encoder]:
         found |= {f"7-Zip, level {level}": _seven_zip(program, level) for level in (1, 3, 5, 9)}
     else:
         print("Note: 7z is not installed; skipped", file=sys.stderr)
-    if name := ctypes.util.find_library("deflate"):
-        found |= {f"libdeflate, level {level}": _libdeflate(name, level) for level in (1, 3, 6, 9, 12)}
-    else:
-        print("Note: libdeflate is not installed; skipped", file=sys.stderr)
+    for name, (module, levels, encode) in _PACKAGES.items():
+        try:
+            package = importlib.import_module(module)
+        except ImportError:
+            print(f"Note: the Python package of {name} is not installed; skipped", file=sys.stderr)
+            continue
+        found |= {f"{name}, level {level}" if len(levels) > 1 else name: encode(package, level) for level in levels}
     return found
 
 
@@ -94,23 +97,28 @@ def _seven_zip(program: str, level: int) -> Encoder:
     return encode
 
 
-def _libdeflate(name: str, level: int) -> Encoder:
+def _libdeflate(package: ModuleType, level: int) -> Encoder:
+    return lambda data: bytes(package.deflate_compress(data, level))
+
+
+def _like_zlib(package: ModuleType, level: int) -> Encoder:
     def encode(data: bytes) -> bytes:
-        library = ctypes.CDLL(name)
-        library.libdeflate_alloc_compressor.restype = ctypes.c_void_p
-        library.libdeflate_deflate_compress.restype = ctypes.c_size_t
-        library.libdeflate_deflate_compress.argtypes = [
-            ctypes.c_void_p,
-            *(ctypes.c_char_p, ctypes.c_size_t),
-            *(ctypes.c_char_p, ctypes.c_size_t),
-        ]
-        library.libdeflate_free_compressor.argtypes = [ctypes.c_void_p]
-        compressor, room = library.libdeflate_alloc_compressor(level), ctypes.create_string_buffer(2 * len(data) + 99)
-        size = library.libdeflate_deflate_compress(compressor, data, len(data), room, len(room))
-        library.libdeflate_free_compressor(compressor)
-        return room.raw[:size]
+        coder = package.compressobj(level, zlib.DEFLATED, -15)
+        return bytes(coder.compress(data) + coder.flush())
 
     return encode
+
+
+def _zopfli(package: ModuleType, _level: int) -> Encoder:
+    return lambda data: bytes(package.compress(data)[2:-4])
+
+
+_PACKAGES: dict[str, tuple[str, tuple[int, ...], Callable[[ModuleType, int], Encoder]]] = {
+    "libdeflate": ("deflate", (1, 2, 4, 6, 9, 10, 12), _libdeflate),
+    "zlib-ng": ("zlib_ng.zlib_ng", tuple(range(1, 10)), _like_zlib),
+    "ISA-L": ("isal.isal_zlib", (1, 2, 3), _like_zlib),
+    "zopfli": ("zopfli.zlib", (0,), _zopfli),
+}
 
 
 def _share(row: Row) -> str:

@@ -23,10 +23,15 @@ _LEVELS = {
     13: ("greedy", 4, 4, 8, 4),
     14: ("greedy", 259, 258, 32, 2),
     15: ("greedy", 4, 0, 258, 1),
+    22: ("greedy", 4, 96, 16, 6),
+    23: ("greedy", 4, 192, 32, 24),
+    24: ("medium", 8, 256, 32, 32),
+    25: ("medium", 8, 256, 128, 128),
+    26: ("lazy", 259, 258, 258, 1),
 }
-_HASHES = {12: "b", 13: "b", 14: "b", 15: "c"}
-_HEADS, _TAILS = {15: 3}, {13: 1}
-_FREE = (10, 14, 15, *range(16, 22))
+_HASHES = {**dict.fromkeys((12, 13, 14, 22, 23, 24, 25), "b"), 15: "c", 26: "d"}
+_HEADS, _TAILS = {15: 3}, dict.fromkeys((13, 22, 23, 24, 25), 1)
+_FREE = (10, 14, 15, *range(16, 22), 26)
 
 
 class Decoder:
@@ -87,7 +92,7 @@ class Closings:
         file = Bytes(closing)
         if file.byte():
             flags, sizes = file.byte(), file.byte()
-            self.settings = (flags & 31, flags >> 5 & 1, flags >> 6, sizes >> 4, sizes & 15, file.varint())
+            self.settings = (flags & 63, flags >> 6 & 1, flags >> 7, sizes >> 4, sizes & 15, file.varint())
         return Stream(content, Decoder(file.take(file.rest), self.entries), self.settings).bits()
 
 
@@ -106,7 +111,7 @@ class Stream:
         self.chains: dict[int, list[int]] = {}
         self.skipped: set[int] = set()
         self.out, self.place = 0, 0
-        self.cheapest = Cheapest(content, self.level, self.window) if self.level > 15 else None
+        self.cheapest = Cheapest(content, self.level, self.window) if 16 <= self.level < 22 else None
 
     def bits(self) -> bytes:
         stored = final = 0
@@ -184,6 +189,12 @@ class Stream:
                 for _ in range(8):
                     rest = rest >> 1 ^ (0x82F63B78 if rest & 1 else 0)
             return rest % 2**bits
+        if self.hash == "d":
+            value = int.from_bytes(self.content[p : p + 4], "little")
+            for _ in range(2):
+                low, high = (half - 2**16 * (half >= 2**15) for half in (value % 2**16, value >> 16))
+                value = (-6069 * low - 26703 * high) % 2**32
+            return value % 2**bits
         shift = (bits + 2) // 3
         x, y, z = self.content[p : p + 3]
         return (x << 2 * shift ^ y << shift ^ z) % 2**bits
@@ -225,7 +236,7 @@ class Stream:
 
     def _is_worth(self, length: int, distance: int) -> bool:
         too_far = length == 3 and distance > 4096
-        return distance > 0 and (self.level == 10 or not (too_far or (self.filtered and length <= 5)))
+        return distance > 0 and (self.level in (10, 26) or not (too_far or (self.filtered and length <= 5)))
 
     def _predict(self, p: int) -> tuple[int, int, int]:
         if self.level == 0:
@@ -235,13 +246,15 @@ class Stream:
         if matching == "runs":
             length = self._same(p - 1, p, 258) if p else 0
             return (2, length, 1) if length > 2 else (0, 0, 0)
+        if matching == "medium":
+            return self._medium(p)
         if matching == "greedy":
             length, distance = self._longest(p, self.hashed - 1)
             return (2, length, distance) if distance else (0, 0, 0)
         if self.put_off and self.put_off[0] == p:
             _, length, distance = self.put_off
         else:
-            length, distance = self._longest(p, 2)
+            length, distance = self._longest(p, self.hashed - 1)
             if not self._is_worth(length, distance):
                 return 0, 0, 0
         if length < laziest:
@@ -252,15 +265,39 @@ class Stream:
                 return 1, length, distance
         return 2, length, distance
 
+    def _medium(self, p: int) -> tuple[int, int, int]:
+        if self.put_off and self.put_off[0] == p:
+            _, length, distance = self.put_off
+        else:
+            length, distance = self._longest(p, 3)
+        if not distance:
+            return 0, 0, 0
+        self._join_match(p, length)
+        q = p + length
+        if len(self.content) - p <= 262:
+            return 2, length, distance
+        self._join(q + 1)
+        longer, further = self._longest(q, 3)
+        most = min(length, max(256 - longer, 0), q - further - 1) if further else 0
+        moved = next((k for k in range(most) if self.content[q - 1 - k] != self.content[q - 1 - k - further]), most)
+        moved = moved if moved >= length - 1 else 0
+        self.put_off = (q - moved, longer + moved, further)
+        if moved == length:
+            return 2, longer + moved, further
+        return (1 if moved else 2), length, distance
+
+    def _join_match(self, p: int, length: int) -> None:
+        if length > _LEVELS[self.level][2]:
+            self._join(p + 1 + min(_HEADS.get(self.level, 0), length - 1))
+            self.next = max(self.next, p + length - _TAILS.get(self.level, 0))
+        self._join(p + length)
+
     def _advance(self, length: int) -> None:
-        end = self.p + max(length, 1)
-        if self.level and _LEVELS[self.level][0] == "greedy" and length > _LEVELS[self.level][2]:
-            self._join(self.p + 1 + min(_HEADS.get(self.level, 0), length - 1))
-            self.next = max(self.next, end - _TAILS.get(self.level, 0))
-            self._join(end)
+        if self.level and _LEVELS[self.level][0] in ("greedy", "medium") and length:
+            self._join_match(self.p, length)
         elif self.level:
-            self._join(end)
-        self.p = end
+            self._join(self.p + max(length, 1))
+        self.p += max(length, 1)
 
     def _pass_over(self, size: int) -> None:
         end = self.p + size

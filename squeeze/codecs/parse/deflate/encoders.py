@@ -7,18 +7,20 @@ import numpy as np
 
 from squeeze.codecs.parse.deflate.matcher import (
     BY_CRC,
+    BY_PRODUCTS,
     CHEAPEST,
     FOUR,
     GREEDY,
     LAZY_MATCHING,
     LITERALS_ONLY,
+    MEDIUM,
     RUNS,
     THREE,
 )
 from squeeze.errors import DamagedError
 from squeeze.system.binary import read_exactly, read_varint, varint
 
-__all__ = ["BLOCK", "CHEAPEST_LEVELS", "FILTERED", "FREE", "ISAL", "ISAL_MEMORY", "UNFILTERED", "Encoder"]
+__all__ = ["BLOCK", "CHEAPEST_LEVELS", "FILTERED", "FREE", "ISAL_LEVELS", "OTHERS", "UNFILTERED", "Encoder"]
 
 BLOCK = (1 << 14) - 1  # tokens of zlib's blocks by default
 _LEVELS = (  # speed, good, laziest, nice and chain
@@ -44,15 +46,26 @@ _LEVELS = (  # speed, good, laziest, nice and chain
     (CHEAPEST, 0, 0, 75, 35),  # libdeflate at level 10
     (CHEAPEST, 0, 0, 64, 64),  # 7-Zip at level 7
     (CHEAPEST, 0, 0, 32, 32),  # 7-Zip at level 5
+    (GREEDY, 4, 96, 16, 6),  # zlib-ng at levels 3 to 6
+    (GREEDY, 4, 192, 32, 24),
+    (MEDIUM, 8, 256, 32, 32),
+    (MEDIUM, 8, 256, 128, 128),
+    (LAZY_MATCHING, 259, 258, 258, 1),  # ISA-L at level 3
 )
-_OTHER, _QUICK, _FAST, _TWO, ISAL = 10, 12, 13, 14, 15
-CHEAPEST_LEVELS = range(16, 22)
-FREE = (_OTHER, _TWO, ISAL, *CHEAPEST_LEVELS)  # match at any position of the window, and join the code lengths
-_HASHED = {_QUICK: FOUR, _FAST: FOUR, _TWO: FOUR, ISAL: BY_CRC}
-ISAL_MEMORY = 6, 8  # whose hashes have 13 and 15 bits
-_HEAD, _TAIL = {ISAL: 3}, {_FAST: 1}
-UNFILTERED = (6, 9, 1, 5, 8, 7, 4, 3, 2, *range(_OTHER, ISAL))  # levels, the usual ones first
-FILTERED = (6, 9, 5, 8, 7, 4)
+_OTHER, _QUICK, _FAST, _TWO, _ISAL = 10, 12, 13, 14, 15
+CHEAPEST_LEVELS, _NG_LEVELS, _ISAL_LAZY = range(16, 22), range(22, 26), 26
+FREE = (
+    _OTHER,
+    _TWO,
+    _ISAL,
+    _ISAL_LAZY,
+    *CHEAPEST_LEVELS,
+)  # match at any position of the window, and join the code lengths
+_HASHED = {**dict.fromkeys((_QUICK, _FAST, _TWO, *_NG_LEVELS), FOUR), _ISAL: BY_CRC, _ISAL_LAZY: BY_PRODUCTS}
+ISAL_LEVELS = (_ISAL, 6), (_ISAL, 8), (_ISAL_LAZY, 8)  # with memory levels: hashes have 13 or 15 bits
+_HEAD, _TAIL = {_ISAL: 3}, dict.fromkeys((_FAST, *_NG_LEVELS), 1)
+UNFILTERED, FILTERED = (6, 9, 1, 5, 8, 7, 4, 3, 2), (6, 9, 5, 8, 7, 4)  # zlib's levels, the usual ones first
+OTHERS = (*range(_OTHER, _ISAL), *_NG_LEVELS)
 
 
 @dataclass(frozen=True)
@@ -85,14 +98,14 @@ class Encoder:
 
     def to_bytes(self) -> bytes:
         """Return the settings in three bytes and a number."""
-        flags = self.level | self.filtered << 5 | self.joined << 6
+        flags = self.level | self.filtered << 6 | self.joined << 7
         return bytes([flags, self.memory << 4 | self.window]) + varint(self.block)
 
     @classmethod
     def read(cls, file: io.BytesIO) -> "Encoder":
         """Read what `to_bytes` wrote, or raise DamagedError."""
         flags, sizes = read_exactly(file, 2)
-        found = cls(flags & 31, bool(flags & 32), bool(flags & 64), sizes >> 4, sizes & 15, read_varint(file)[0])
-        if found.level >= len(_LEVELS) or not 1 <= found.memory <= 9 or not 8 <= found.window <= 15 or flags > 127:
+        found = cls(flags & 63, bool(flags & 64), bool(flags & 128), sizes >> 4, sizes & 15, read_varint(file)[0])
+        if found.level >= len(_LEVELS) or not 1 <= found.memory <= 9 or not 8 <= found.window <= 15:
             raise DamagedError("the settings of a deflate stream are impossible: the file is damaged")
         return found

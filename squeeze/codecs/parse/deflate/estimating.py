@@ -10,8 +10,8 @@ from squeeze.codecs.parse.deflate.encoders import (
     CHEAPEST_LEVELS,
     FILTERED,
     FREE,
-    ISAL,
-    ISAL_MEMORY,
+    ISAL_LEVELS,
+    OTHERS,
     UNFILTERED,
     Encoder,
 )
@@ -74,19 +74,32 @@ def _much(sample: Tokens) -> int:
 def _best(stream: Tokens, window: int, before: object) -> tuple[Encoder, int]:
     """Return the settings with this window that predict the first tokens best, and the bytes of their choices.
 
-    Few tokens are predicted by all settings, more by the best ones. Those of the stream before are tried first, and are
-    enough if they predict well.
+    Those of the stream before are tried first, then zlib's, then others. The first that predict well are enough.
     """
     block = _block_of(stream)
     memory = (block + 1).bit_length() - 7  # zlib's blocks have 2^(memory + 6) - 1 tokens
     base = Encoder(window=window, block=block, memory=memory if 1 <= memory <= 9 else 8)
-    levels = [(level, filtered) for filtered, some in ((False, UNFILTERED), (True, FILTERED)) for level in some]
-    tried = [replace(base, level=level, filtered=filtered, joined=level in FREE) for level, filtered in levels]
-    tried += [replace(base, level=ISAL, joined=True, memory=memory) for memory in ISAL_MEMORY]
     if isinstance(before, Encoder):
         same = replace(base, level=before.level, filtered=before.filtered, joined=before.joined)
         if (size := _cost(_sample(stream, _FEW_TOKENS), same)) < _FEW:
             return same, size
+    levels = [(level, filtered) for filtered, some in ((False, UNFILTERED), (True, FILTERED)) for level in some]
+    found, cost = _choose(stream, [replace(base, level=level, filtered=filtered) for level, filtered in levels])
+    if cost < _FEW:
+        return found, cost
+    others = [replace(base, level=level, joined=level in FREE) for level in OTHERS]
+    others += [replace(base, level=level, joined=True, memory=memory) for level, memory in ISAL_LEVELS]
+    other, _ = _choose(stream, others)
+    sample = _sample(stream, _SAMPLE)
+    cost, less = _cost(sample, found), _cost(sample, other)
+    return (other, less) if less < cost else (found, cost)
+
+
+def _choose(stream: Tokens, tried: list[Encoder]) -> tuple[Encoder, int]:
+    """Return the settings that predict the first tokens best, and the bytes of their choices.
+
+    Few tokens are predicted by all settings, more by the best ones.
+    """
     for most in (_FEW_TOKENS, _SAMPLE):
         sample, found = _sample(stream, most), list[tuple[int, int, Encoder]]()
         for number, encoder in enumerate(tried):
@@ -96,7 +109,7 @@ def _best(stream: Tokens, window: int, before: object) -> tuple[Encoder, int]:
                 return encoder, size
         least = min(size for size, _, _ in found)
         tried = [encoder for size, _, encoder in sorted(found)[:_BEST] if size <= least + _NEAR]
-        if len(tried) == 1 or most >= stream.tokens.size:
+        if most >= stream.tokens.size:
             break
     return tried[0], least
 

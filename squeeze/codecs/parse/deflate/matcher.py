@@ -16,6 +16,7 @@ RING = 2 * MOST_DISTANCE  # positions whose chains are remembered
 NOTHING, LAZY, MATCH = 0, 1, 2  # predictions: a literal without a match, one before a longer match, a match
 MARGIN = 262  # of a window, that zlib does not look back into
 _LONG_HASH, _MULTIPLY = 16, 2654435761  # bits of a hash of four bytes, which zlib-ng takes so
+_LOW_FACTOR, _HIGH_FACTOR = 0xE84B - 0x10000, 0x97B1 - 0x10000  # of a hash of ISA-L
 _TOO_FAR = 4096  # distance beyond which lazy matching takes no match of three bytes
 _SHORT = 5  # longest match that the strategy for filtered data does not take
 
@@ -23,8 +24,8 @@ _SHORT = 5  # longest match that the strategy for filtered data does not take
 # Of long matches, HEAD positions behind the first join, and TAIL at the end.
 SPEED, GOOD, LAZIEST, NICE, CHAIN, WINDOW, HASH_BITS, FILTERED, BLOCK, FIRST, JOINED, HASHED, HEAD, TAIL = range(14)
 FIELDS = 14
-GREEDY, LAZY_MATCHING, LITERALS_ONLY, RUNS, CHEAPEST = range(5)  # values of SPEED
-THREE, FOUR, BY_CRC = range(3)  # values of HASHED: the bytes that are hashed; four of them by CRC-32C
+GREEDY, LAZY_MATCHING, LITERALS_ONLY, RUNS, CHEAPEST, MEDIUM = range(6)  # values of SPEED
+THREE, FOUR, BY_CRC, BY_PRODUCTS = range(4)  # values of HASHED: the bytes that are hashed; four of them by CRC-32C
 
 # Entries of a state: the next position that joins the chains, the match that a literal put off and where the next one
 # was looked for, and the steps that may still be taken.
@@ -67,6 +68,13 @@ def _least(m):
 
 
 @inline
+def _products(value):
+    """Return the sum of products of the two signed halves of 32 bits, modulo 2^32."""
+    low, high = value & 0xFFFF, value >> 16 & 0xFFFF
+    return ((low ^ 0x8000) - 0x8000) * _LOW_FACTOR + ((high ^ 0x8000) - 0x8000) * _HIGH_FACTOR & 0xFFFFFFFF
+
+
+@inline
 def _hash(m, p):
     """Return the hash of the bytes at a position."""
     bits, hashed = m.settings[HASH_BITS], m.settings[HASHED]
@@ -77,6 +85,8 @@ def _hash(m, p):
     w = np.int64(m.content[p + 3])
     if hashed == FOUR:
         return ((x | y << 8 | z << 16 | w << 24) * _MULTIPLY & 0xFFFFFFFF) >> 32 - _LONG_HASH
+    if hashed == BY_PRODUCTS:
+        return _products(_products(x | y << 8 | z << 16 | w << 24)) & ((1 << bits) - 1)
     x = _CRC[x]
     y = x >> 8 ^ _CRC[(x ^ y) & 255]
     z = y >> 8 ^ _CRC[(y ^ z) & 255]
@@ -154,6 +164,46 @@ def _run(content, p):
     return _same(content, p, p - 1, most) if p else 0
 
 
+@inline
+def _join(m, p, length):
+    """Let a match join the chains, if it is long only some of its positions."""
+    if length > m.settings[LAZIEST]:
+        _insert(m, p + 1 + min(m.settings[HEAD], length - 1))
+        m.state[NEXT] = max(m.state[NEXT], p + length - m.settings[TAIL])
+    _insert(m, p + length)
+
+
+@part
+def _medium(m, p):
+    """Predict as zlib-ng's medium strategy: the match behind this one is moved to the left if it then covers all of it.
+
+    A single byte of this one may remain, which is a literal.
+    """
+    state, content = m.state, m.content
+    if state[PLACE] == p:
+        length, distance = state[LENGTH], state[DISTANCE]
+    else:
+        length, distance = _longest(m, p, _least(m) - 1)
+    if distance == 0:
+        return NOTHING, 0, 0
+    _join(m, p, length)
+    q = p + length
+    if content.size - p <= MARGIN:
+        return MATCH, length, distance
+    _insert(m, q + 1)
+    longer, further = _longest(m, q, _least(m) - 1)
+    moved = 0
+    while further and moved < length and longer + moved < MOST_MATCH - 2 and q - further - moved > 1:
+        if content[q - 1 - moved] != content[q - 1 - moved - further]:
+            break
+        moved += 1
+    moved = moved if moved >= length - 1 else 0
+    state[PLACE], state[LENGTH], state[DISTANCE] = q - moved, longer + moved, further
+    if moved == length:
+        return MATCH, longer + moved, further
+    return (LAZY if moved else MATCH), length, distance
+
+
 @part
 def predict(m, p):
     """Return what comes at position p: NOTHING, LAZY or MATCH, and the length and distance of the match there."""
@@ -164,6 +214,8 @@ def predict(m, p):
     if settings[SPEED] == RUNS:
         length = _run(m.content, p)
         return (MATCH, length, 1) if length >= LEAST_MATCH else (NOTHING, 0, 0)
+    if settings[SPEED] == MEDIUM:
+        return _medium(m, p)
     if settings[SPEED] == LAZY_MATCHING and state[PLACE] == p:
         length, distance = state[LENGTH], state[DISTANCE]
     else:
@@ -185,15 +237,13 @@ def predict(m, p):
 
 @inline
 def advance(m, p, length):
-    """Go past a token: a literal if `length` is 0. Greedy matching lets few positions of long matches join."""
+    """Go past a token: a literal if `length` is 0. Only lazy matching lets all positions of long matches join."""
     if m.settings[SPEED] == LITERALS_ONLY:
         return
-    if m.settings[SPEED] == GREEDY and length > m.settings[LAZIEST]:
-        _insert(m, p + 1 + min(m.settings[HEAD], length - 1))
-        m.state[NEXT] = max(m.state[NEXT], p + length - m.settings[TAIL])
-        _insert(m, p + length)
-    else:
+    if m.settings[SPEED] == LAZY_MATCHING or m.settings[SPEED] == RUNS:
         _insert(m, p + max(length, 1))
+    else:
+        _join(m, p, max(length, 1))
 
 
 @inline

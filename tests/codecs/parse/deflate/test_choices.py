@@ -10,9 +10,15 @@ from squeeze.codecs.parse.deflate import choices, codes, huffman, layout, matche
 from squeeze.codecs.parse.deflate.encoders import Encoder
 from squeeze.codecs.parse.room import Room
 from squeeze.numerics.bitmodels import adaptive, coder as arithmetic
+from squeeze.numerics.jit import kernel
 from tests.makers import inputs
 
 TEXT = inputs.words(30_000)
+
+
+@kernel
+def _predicted(m, p):
+    return matcher.predict(m, p)
 
 
 def read(level: int) -> layout.Tokens:
@@ -52,6 +58,13 @@ def test_a_wrong_level_costs_more_than_the_right_one():
     stream = read(9)
     sizes = [arithmetic.finish_encoder(made.coder, made.coded) for made in (coded(stream, Encoder(n)) for n in (9, 1))]
     assert sizes[0] < 40 < sizes[1]
+
+
+def test_a_match_that_grows_to_the_left_over_the_one_before_is_expected_of_zlib_ng():
+    content = b"--bcdefgh.xabcd!abcdefgh" + bytes(range(128, 256)) * 3
+    zlib_ng = matcher.matcher(np.frombuffer(content, np.uint8), Encoder(24).settings, 1 << 20)
+    assert _predicted(zlib_ng, 16) == (matcher.LAZY, 4, 5)  # "abcd", before "efgh"
+    assert _predicted(zlib_ng, 17) == (matcher.MATCH, 7, 15)
 
 
 def test_too_many_steps_end_the_coding():

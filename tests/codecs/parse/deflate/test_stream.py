@@ -1,5 +1,6 @@
 """Deflate streams come back byte for byte, and those of zlib cost a few bytes."""
 
+import base64
 import zlib
 
 import numpy as np
@@ -15,6 +16,19 @@ from tests.makers import cheapest, inputs
 
 TEXT = inputs.words(30_000) + inputs.random_bytes(3_000) + bytes(5_000) + inputs.words(20_000)
 MOST = 1 << 20
+ISAL_3 = (  # what isal_zlib.compressobj(3, 8, -15) writes
+    "7VbRbtswDPSn6NdorIH0MBlIOAT9+4F3R1p2g33BAqSVKPJ4PFJqrT2OZ3vbqw1vx6ONV5uHN/PmR9u/m7Vjxs7ae3gP+5jt8Tx+h+f+x+Hdx6"
+    "tgvJ+x8xdMw5v3r9rmNz3t1frXk/hEdvjifEwcxuoFFHKMVe4m8h9zRbh6kGmx/XomO9VMBIT3LGWwWvJLIEghiTLRB2g/c1sR6yS5f4c5YAnO"
+    "n4SJmCWAdfNYm7NdpaBhOcpF9CpyT26VX5XbmYaLVYN3wg82YKnK1EccM3tspSWz9wSFS3BO3oiSbJ2MUXLxnYu2nZmvuFnBC2zieyFxpkshgZ"
+    "Z5E8UKnQikcCcmzE/jG2txQJ+RSoESDSYWhmUKOzjgwz+CkikRbCEMnOILQNrkPq7hPEuxmGopD/HCXa70XNSPNVDhKniVTBIfFE4oJoQNfsa4"
+    "MqYjNlWEoQWi5ZiHJMyjpF9T4am/Oi7FgP1GUjAATXAp44KmNJ6FTSpWUdlAK6Oi4P0DcteTwNPHbRwtK4Uu2dC7LtLfAOpJLIHstDkFSIogBh"
+    "h0bGR3FhTIdcx0+0IlPWfCkDG2oBi1LTdAt3ymg2ClyprJsiK2ccUvVEKVBe6CAnt6uXgXorTpnAMFKJMXYkiFk86XD0YYQBPg7FdnLbouCHyU"
+    "zrveTwSJTTFZAcUq1zc/gs1LS20V9NZ1P9If7H4EXBWteBwytp9xzq5n2qx9Vqpdz8RqK2wagY9iKDCTuNDvv5kt4vq1kQeKhXFcepPkZpU48x"
+    "SeyC8gnar/KfIigvoiD1deaVK5ZD87/tYTnJ7svtw0LPl1ARgJ5/KdEF5bkFsE5TC48sJ64221CgUKg8KLx2SjrD22bdu2bdu2bdu2/59/fqQ5"
+    "G8SmSkjdguoN5DeIzu6csvf8JzEbo1j1+8M0vBdPXc1r35cZjkNDm70GzzVsBwf/fi1uHmRabHkJjHN6FALCe5YyWC35JRCkkESZ6AO0n7mtiH"
+    "WS5B9qx8vseJ8dKXZdoSWAdfNYm7NdpWC9XnIRvYoMYHCr/KpcLY0w5ls1KPgQ51pVhNcxs8dWWlKcAsXohKDxDTd2lfWGFxw4Y6w0uKa24UDB"
+    "VJUMQWG8/gI="
+)
 
 
 def deflated(data: bytes, level: int = 6, window: int = 15, memory: int = 8, strategy: int = 0) -> np.ndarray:
@@ -82,6 +96,14 @@ def test_a_stream_of_the_cheapest_tokens_costs_little(blocks, odd, share):
     assert found and found.encoder.level in CHEAPEST_LEVELS
     assert estimating.estimate(found.stream, 15, found.encoder) == found.encoder
     assert check(stream, TEXT[:8_000]) <= share * stream.size
+
+
+def test_a_stream_of_isal_costs_little():
+    """Its lazy matching of single candidates by a hash of products is predicted, and its codes are not."""
+    stream = np.frombuffer(base64.b64decode(ISAL_3), np.uint8)
+    content = inputs.words(2_500) + bytes(300) + inputs.words(700)
+    assert zlib.decompress(stream.tobytes(), -15) == content
+    assert check(stream, content) <= 90
 
 
 def test_flushed_parts_and_empty_blocks():
