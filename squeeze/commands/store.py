@@ -68,7 +68,10 @@ def add(folder: Path, source: Path, name: str | None, base: str | None, level: s
 @_folder
 @options.as_json
 def list_models(folder: Path, as_json: bool) -> None:
-    """Show the models of a store: bytes, and bytes that no other model needs."""
+    """Show models with their bytes, and those of no other.
+
+    The second number counts the bytes that no other model of the store needs.
+    """
     opened = _store(folder)
     listed = opened.list()
     if as_json:
@@ -116,7 +119,7 @@ def gc(folder: Path) -> None:
 @_folder
 @options.threads
 def verify(folder: Path, threads: int) -> None:
-    """Check that every object decodes to the hash that it is named after."""
+    """Check every object against the hash in its name."""
     count = _store(folder).verify(threads or machine.available_cores())
     echo(f"{printable(str(folder))}: {count:,} objects; OK")
 
