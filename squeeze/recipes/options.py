@@ -208,7 +208,7 @@ class Recovering(Checked):
     steps: int | None = option(None, "Largest number of training steps; default: no limit", least=1)
     codes: str = option(FIXED, "Codes of quantised weights: fixed, or move to neighbours", choices=(FIXED, MOVE))
     blocks: float | None = option(
-        None, "Share of the time in which each block learns alone; default: 0.2 for quantised weights", least=0, most=1
+        None, "Share of the time in which each block learns alone; default: 0.4 for quantised weights", least=0, most=1
     )
     rank: int | None = option(None, "Rank of trained adapters; default: none, all kept weights are trained", least=1)
     rate: float | None = option(None, "Peak learning rate of Adam; default: chosen from the damage", above=0)

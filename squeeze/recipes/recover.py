@@ -33,7 +33,7 @@ from squeeze.system.work import other_settings
 __all__ = ["has_codes", "recover"]
 
 _HELD_OUT = 4  # sequences that nothing is trained on
-_BLOCKS = 0.2  # share of the time in which blocks of codes learn alone
+_BLOCKS = 0.4  # share of the time in which blocks of codes learn alone
 _SAME = ("model_type", "hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads", "vocab_size")
 
 

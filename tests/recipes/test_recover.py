@@ -135,12 +135,25 @@ def test_with_one_block_in_memory_the_result_is_the_same(tmp_path, models, monke
         squeeze.prune(base, out=source, pattern="2:4", bits=4, group_size=32, calibration=TOKENS)
     else:
         quantised(base, source)
-    how = {"base": base, "calibration": TOKENS, "steps": 3, "rate": 1e-3, "codes": "move", "blocks": 0.5}
+    how = {"base": base, "calibration": TOKENS, "steps": 3, "codes": "move", "blocks": 0.5}
+    how |= {"rate": 1e-3} if is_sparse else {}
     squeeze.recover(source, out=tmp_path / "whole", **how)
     monkeypatch.setattr(by_block, "_room", lambda device: 0.0)
     squeeze.recover(source, out=tmp_path / "blocks", **how)
     whole, blocks = (load_model(tmp_path / name, torch.float32).state_dict() for name in ("whole", "blocks"))
     assert all(torch.equal(whole[name], blocks[name]) for name in whole)
+
+
+def test_each_stage_has_a_rate_and_a_schedule():
+    steps = trainer.Steps(TOKENS, 2.0, 1, 0, torch.device("cpu"))
+    shares = (0.0, 0.1, 0.25, 0.5, 0.9)
+    plain = [steps._rate_at(share) for share in shares]
+    assert plain[0] == pytest.approx(0.2) and plain[2] > plain[3] > plain[4]
+    steps.blocks, steps.block_rate = 0.5, 8.0
+    assert [steps._rate_at(share / 2) for share in (0.0, 0.1, 0.25, 0.5, 0.9)] == pytest.approx(
+        [4 * one for one in plain]
+    )
+    assert [steps._rate_at(0.5 + share / 2) for share in shares] == pytest.approx(plain)
 
 
 def test_sparse_codes_keep_their_mask(tmp_path, models):

@@ -54,6 +54,7 @@ class ByBlock(Steps):
         blocks: float = 0.0,
     ) -> None:
         self.student, self.teacher, self.work, self.blocks = student, teacher, work, blocks
+        self.block_rate = None if training.rate else student.opening.block_rate
         super().__init__(tokens, 0.0, training.batch, training.seed, student.device)
         halves = in_halves(self.device)
         self.cast = torch.autocast(self.device.type, torch.bfloat16, enabled=halves, cache_enabled=False)

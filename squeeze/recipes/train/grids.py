@@ -27,9 +27,9 @@ from squeeze.recipes.train.student import Names, Opening, expanding, norms
 
 __all__ = ["Grids"]
 
-# Adam's rate for each nat lost, and bytes of memory for each weight of the original.
-_SCALES = 1e-3, 14.0
-_CODES = 1e-3, 30.0
+# Adam's rate for each nat lost, bytes of memory for each weight of the original, and Adam's rate by block.
+_SCALES = 2e-3, 14.0, 4e-3
+_CODES = 1e-3, 30.0, 1e-3
 _LACKS = "has no matrix of codes whose scales can be trained"
 
 
@@ -99,8 +99,8 @@ class Grids:
 
     def opening(self) -> Opening:
         """Return how the matrices are trained."""
-        rate, nbytes = _SCALES if self.base is None else _CODES
-        return Opening(None, self.open, self.close, _LACKS, rate, nbytes, self.places, self.dense)
+        rate, nbytes, by_block = _SCALES if self.base is None else _CODES
+        return Opening(None, self.open, self.close, _LACKS, rate, nbytes, self.places, self.dense, by_block)
 
     def dense(self, checkpoint: Checkpoint) -> Checkpoint:
         """Return the folder with its weights as floats."""

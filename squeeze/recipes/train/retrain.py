@@ -100,6 +100,7 @@ class Retraining:
             raise SqueezeError(f"{self.target}: {opening.lacks}")
         teacher, state = load_model(self.original, torch.float32, device), work / STATE
         run = Distillation(student, teacher, trained, self.tokens, self.training, opening.rate, state, self.blocks)
+        run.block_rate = None if self.training.rate else opening.block_rate
         return run, lambda: named(student, opening.close(student), self.target, opening.places)
 
     def _before(self, run: Distillation | ByBlock, record: Path, held_out: torch.Tensor) -> float:

@@ -32,7 +32,8 @@ class Opening:
     `lacks` is the error for a folder with nothing to train. `rate` is Adam's rate for each nat lost
     (distil.rate_for). `nbytes` is the memory of training for each weight of the original. `places` has the model's name
     of each of the checkpoint's modules that `close` stores by other tensors than a dense weight. `dense` returns a
-    checkpoint without a form as floats.
+    checkpoint without a form as floats. `block_rate` is Adam's rate while each block has a loss of its own, or None for
+    the rate of the whole training.
     """
 
     form: StoredForm | None
@@ -43,6 +44,7 @@ class Opening:
     nbytes: float
     places: Mapping[str, str] = field(default_factory=dict)
     dense: Callable[[Checkpoint], Checkpoint] = lambda checkpoint: checkpoint
+    block_rate: float | None = None
 
 
 class Student(Network):

@@ -24,10 +24,13 @@ Loss = Callable[[torch.Tensor], torch.Tensor]  # of sequences [n, L], one where 
 class Steps:
     """A training on sequences, int64 [N, L], with `step` steps done in `seconds`.
 
-    `rate` is Adam's largest step size; it rises for a tenth of the time and falls to 0 by a cosine.
+    `rate` is Adam's largest step size; it rises for a tenth of the time and falls to 0 by a cosine. With a
+    `block_rate`, the first stage, which takes the share `blocks` of the time, has that rate and a cosine of its own.
     """
 
     saves_every_step = False
+    blocks = 0.0
+    block_rate: float | None = None
 
     def __init__(self, tokens: torch.Tensor, rate: float, batch: int, seed: int, device: torch.device) -> None:
         self.tokens, self.rate, self.batch, self.seed, self.device = tokens, rate, batch, seed, device
@@ -57,8 +60,7 @@ class Steps:
         while (self.step < steps) if steps is not None else (self.seconds < seconds):
             began = time.perf_counter()
             share = self.step / steps if steps else self.seconds / seconds
-            rate = self.rate * min(1.0, (share + 1e-2) / 0.1) * 0.5 * (1 + math.cos(math.pi * share))
-            loss = self.train(share, rate)
+            loss = self.train(share, self._rate_at(share))
             self.losses.append(loss)
             self.step, self.is_whole = self.step + 1, True
             self.seconds += time.perf_counter() - began
@@ -66,6 +68,15 @@ class Steps:
                 self.save()
             if progress:
                 progress(1)
+
+    def _rate_at(self, share: float) -> float:
+        """Return the rate when this share of the time has passed."""
+        rate = self.rate
+        if self.block_rate is not None and share < self.blocks:
+            rate, share = self.block_rate, share / self.blocks
+        elif self.block_rate is not None:
+            share = (share - self.blocks) / (1 - self.blocks)
+        return rate * min(1.0, (share + 1e-2) / 0.1) * 0.5 * (1 + math.cos(math.pi * share))
 
     def _batch(self) -> torch.Tensor:
         """Return the sequences of this step; each pass over the data has an order of its own."""
