@@ -35,9 +35,8 @@ def _bucket(token):
 
 
 @part
-def _code_token(x, p, end, token, decoding):
+def _code_token(x, paths, p, end, token, decoding):
     """Code the token at a position, and return it, or -1 if it is impossible."""
-    paths = x.paths
     count, past, k = rank(paths, p), x.history[0] & (state.HISTORIES - 1), 0
     while k < count:
         gap = paths.excess[k + 1] - paths.excess[k] if k + 1 < count else np.int64(100)
@@ -76,17 +75,17 @@ def _code_other(x, p, end, token, decoding):
 
 
 @part
-def _expect_codes(x, p):
+def _expect_codes(x, paths, p):
     """Predict the codes of a block whose matches are known, from the costs of the block before."""
     for _ in range(_ROUNDS):
-        measure(x.paths, p)
-        count_symbols(x.paths, p, x.counts)
+        measure(paths, p)
+        count_symbols(paths, p, x.counts)
         predict_codes(x)
-        set_costs(x.paths, x.predicted, 0, _UNKNOWN)
+        set_costs(paths, x.predicted, 0, _UNKNOWN)
 
 
 @part
-def code_cheapest(x, row, p, repeats, decoding):
+def code_cheapest(x, paths, row, p, repeats, decoding):
     """Code the codes and the tokens of a block.
 
     Returns the position after it and the number of repeat symbols, or -1 for one of them.
@@ -99,28 +98,28 @@ def code_cheapest(x, row, p, repeats, decoding):
     if size > n - p:
         return failed
     end = p + size
-    look(x.paths, p, end)
-    _expect_codes(x, p)
+    look(paths, p, end)
+    _expect_codes(x, paths, p)
     repeats = code_header(x, row, repeats, np.int64(0), decoding)
     if repeats < 0:
         return failed
     if block[row, layout.TYPE] == layout.FIXED:
         layout.set_fixed_lengths(s.codes, row)
-    set_costs(x.paths, s.codes, row, NEVER)
+    set_costs(paths, s.codes, row, NEVER)
     done = np.int64(s.blocks[row - 1, layout.END]) if row else np.int64(0)
-    measure(x.paths, p)
+    measure(paths, p)
     while p < end:
-        if p >= x.paths.state[STOP]:
-            look(x.paths, p, end)
-            measure(x.paths, p)
+        if p >= paths.state[STOP]:
+            look(paths, p, end)
+            measure(paths, p)
         if done >= s.tokens.size or x.matcher.state[STEPS] < 0 or arithmetic.is_over(x.coder, x.coded, decoding):
             return failed
-        token = _code_token(x, p, end, np.int64(s.tokens[done]), decoding)
+        token = _code_token(x, paths, p, end, np.int64(s.tokens[done]), decoding)
         if token < 0:
             return failed
         s.tokens[done] = token
         p += max(token >> 16, 1)
         done += 1
-    set_costs(x.paths, s.codes, row, _UNKNOWN)
+    set_costs(paths, s.codes, row, _UNKNOWN)
     block[row, layout.END] = done
     return p, repeats

@@ -13,6 +13,7 @@ from squeeze.codecs.parse.deflate.cheapest import code_cheapest
 from squeeze.codecs.parse.deflate.codes import code_codes
 from squeeze.codecs.parse.deflate.layout import Tokens
 from squeeze.codecs.parse.deflate.matcher import CHEAPEST, SPEED
+from squeeze.codecs.parse.deflate.paths import Paths, paths
 from squeeze.codecs.parse.deflate.state import Coding, code_choice
 from squeeze.codecs.parse.deflate.tokens import code_stored, code_tokens
 from squeeze.numerics.bitmodels import coder as arithmetic
@@ -34,21 +35,28 @@ def coding(stream: Tokens, settings: np.ndarray, coded: np.ndarray, entries: np.
     return state.coding(stream, settings, max(_LEAST_STEPS, _STEPS * stream.content.size), coded, entries)
 
 
+def paths_of(x: Coding) -> Paths:
+    """Return what finds the cheapest tokens of a stream, without room unless its encoder looks for them."""
+    settings = x.matcher.settings
+    return paths(x.stream.content, settings, x.matcher.state, bool(settings[SPEED] == CHEAPEST))
+
+
 def encode(stream: Tokens, settings: np.ndarray, most: int, entries: np.ndarray) -> bytes | None:
     """Return the coded choices of a stream, or None if they take more than `most` bytes or too many steps."""
     made = coding(stream, settings, np.zeros(most, np.uint8), entries)
     arithmetic.start_encoder(made.coder)
-    if code(made, False) < 0:
+    if code(made, paths_of(made), False) < 0:
         return None
     return made.coded[: arithmetic.finish_encoder(made.coder, made.coded)].tobytes()
 
 
 @kernel
-def code(x: Coding, decoding: bool) -> Any:
+def code(x: Coding, finding: Paths, decoding: bool) -> Any:
     """Code a stream's choices in either direction.
 
     Args:
         x: the stream; decoding, its content, and room for the rest.
+        finding: what finds the cheapest tokens. It is no part of `x`, since that is copied for each token.
         decoding: the direction.
 
     Returns:
@@ -65,7 +73,7 @@ def code(x: Coding, decoding: bool) -> Any:
             s.blocks[row, layout.TYPE] = layout.STORED
             s.blocks[row, layout.END] = s.blocks[row - 1, layout.END] if row else 0
         elif x.matcher.settings[SPEED] == CHEAPEST:
-            p, repeats = code_cheapest(x, row, p, repeats, decoding)
+            p, repeats = code_cheapest(x, finding, row, p, repeats, decoding)
         else:
             p = code_tokens(x, row, p, decoding)
             repeats = code_codes(x, row, repeats, decoding) if p >= 0 else repeats

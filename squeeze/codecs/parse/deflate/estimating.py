@@ -109,7 +109,7 @@ def _choose(stream: Tokens, tried: list[Encoder]) -> tuple[Encoder, int]:
                 return encoder, size
         least = min(size for size, _, _ in found)
         tried = [encoder for size, _, encoder in sorted(found)[:_BEST] if size <= least + _NEAR]
-        if most >= stream.tokens.size:
+        if len(tried) == 1 or most >= stream.tokens.size:
             break
     return tried[0], least
 

@@ -7,8 +7,7 @@ import numpy as np
 from squeeze.codecs.parse.deflate import layout
 from squeeze.codecs.parse.deflate.huffman import work_space
 from squeeze.codecs.parse.deflate.layout import Tokens
-from squeeze.codecs.parse.deflate.matcher import CHEAPEST, SPEED, Matcher, matcher
-from squeeze.codecs.parse.deflate.paths import Paths, paths
+from squeeze.codecs.parse.deflate.matcher import Matcher, matcher
 from squeeze.numerics.bitmodels import coder as arithmetic
 from squeeze.numerics.bitmodels.adaptive import EVEN, code_bit, code_digits
 from squeeze.numerics.jit import inline
@@ -56,7 +55,6 @@ class Coding(NamedTuple):
     line: np.ndarray  # uint8 [1, layout.MOST_REPEATS]: the lengths of literals and distances in a row
     trees: np.ndarray  # work space of zlib's trees
     used: np.ndarray  # int64 [17], the same
-    paths: Paths
     history: np.ndarray  # int64 [1]: which of the last tokens were predicted wrongly
 
 
@@ -67,10 +65,9 @@ def nothing_learnt() -> np.ndarray:
 
 def coding(stream: Tokens, settings: np.ndarray, steps: int, coded: np.ndarray, entries: np.ndarray) -> Coding:
     """Return the state before the first block of a stream, with the probabilities that others have taught."""
-    found = matcher(stream.content, settings, steps)
     return Coding(
         stream,
-        found,
+        matcher(stream.content, settings, steps),
         entries,
         np.zeros(3, np.uint64),
         coded,
@@ -79,7 +76,6 @@ def coding(stream: Tokens, settings: np.ndarray, steps: int, coded: np.ndarray, 
         np.zeros((1, layout.MOST_REPEATS + 1), np.uint8),
         work_space(),
         np.zeros(17, np.int64),
-        paths(stream.content, settings, found.state, bool(settings[SPEED] == CHEAPEST)),
         np.zeros(1, np.int64),
     )
 

@@ -69,7 +69,7 @@ class Closings:
         coded = np.frombuffer(bytearray(file.read()), np.uint8)
         coding = choices.coding(stream, self._encoder.settings, coded, self._entries)
         arithmetic.start_decoder(coding.coder, coding.coded)
-        if choices.code(coding, True) < 0:
+        if choices.code(coding, choices.paths_of(coding), True) < 0:
             raise DamagedError("what closes a deflate stream is impossible: the file is damaged")
         return writing.write(stream)
 

@@ -31,7 +31,7 @@ def read(level: int) -> layout.Tokens:
 def coded(stream: layout.Tokens, encoder: Encoder) -> state.Coding:
     made = state.coding(stream, encoder.settings, 1 << 24, np.zeros(1 << 16, np.uint8), state.nothing_learnt())
     arithmetic.start_encoder(made.coder)
-    assert choices.code(made, False) > 0
+    assert choices.code(made, choices.paths_of(made), False) > 0
     return made
 
 
@@ -49,7 +49,7 @@ def test_the_same_choices_come_back(level):
         state.nothing_learnt(),
     )
     arithmetic.start_decoder(back.coder, back.coded)
-    assert choices.code(back, True) == stream.blocks.shape[0]
+    assert choices.code(back, choices.paths_of(back), True) == stream.blocks.shape[0]
     for name in ("tokens", "blocks", "codes", "repeats"):
         assert np.array_equal(getattr(back.stream, name), getattr(stream, name)), name
 
@@ -71,7 +71,7 @@ def test_too_many_steps_end_the_coding():
     stream = read(9)
     made = state.coding(stream, Encoder(9).settings, 1_000, np.zeros(1 << 16, np.uint8), state.nothing_learnt())
     arithmetic.start_encoder(made.coder)
-    assert choices.code(made, False) == -1
+    assert choices.code(made, choices.paths_of(made), False) == -1
 
 
 def test_the_modules_agree_on_their_sizes():
