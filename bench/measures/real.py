@@ -16,7 +16,7 @@ from bench.measures.public import SLOW, Case, measured_case, ours
 from bench.tables import Column, Listing
 from squeeze.recipes.measure.benchmark import RIVALS, Rival
 
-_PRECOMP = Rival(("precomp",), "precomp", "-ocoded raw", "-r -oout/raw coded", to_stdout=False)
+_PRECOMP = Rival(("precomp",), "precomp", "-ocoded.pcf raw", "-r -oout/raw coded.pcf", to_stdout=False)
 _TOOLS = (
     *(RIVALS["xz"], RIVALS["zstd"], RIVALS["7z"], _PRECOMP, SLOW["paq8px"]),
     *(ours(3, "--no-parse"), ours(3), ours(6)),
