@@ -1,5 +1,6 @@
 """The page of `squeeze explain` as a person sees it."""
 
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -134,11 +135,12 @@ def test_text_wraps_in_a_window_of_400_pixels(browser, file):
 
 def test_binaries_are_hex(browser, tmp_path):
     path = tmp_path / "binary.html"
-    path.write_text(squeeze.explain(inputs.records(400), 1).to_html())
+    rows = (struct.pack("<IH5sI", 1000 + 3 * i, i % 7, b"item%d" % (i % 10), i * i % 5000) for i in range(500))
+    path.write_text(squeeze.explain(b"".join(rows), 1).to_html())
     window = Window(browser, path)
     first = window.page.inner_text(".row >> nth=0")
-    assert first.split()[1:5] == ["00", "00", "00", "00"]
-    assert len(first.split()) > 24  # whole records of 24 bytes
+    assert first.split()[:4] == ["0e8", "03", "00", "00"]  # after the offset, 0
+    assert len(first.split()) > 14  # whole records of 15 bytes
     window.keep("explain-binary")
     assert (window.serious(), window.said) == ([], [])
 
