@@ -62,7 +62,7 @@ def test_gradients_reach_the_inputs():
 
 def test_a_layer_can_be_moved_and_loaded_anew():
     first, second = (rounded(matrix(8, 64, seed), Grid(4, 32)) for seed in (1, 2))
-    layer, x = QuantLinear.of(first), torch.randn(1, 64)
+    layer, x = QuantLinear.of(first), matrix(1, 64, 3)
     layer(x)
     layer.load_state_dict(QuantLinear.of(second).state_dict(), assign=True)
     assert near(layer(x), x @ second.dequantize().T)
