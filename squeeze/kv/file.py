@@ -67,7 +67,7 @@ def save_cache(cache: Saved, path: Path | str, model: Any = None, prompt: torch.
     Raises:
         SqueezeError: The file cannot hold a layer of this kind.
     """
-    if len(cache.packed_layers) != len(cache.layers):
+    if len(cache.packed_layers) != len(cache.layers) or any(hasattr(one, "recurrent_states") for one in cache.layers):
         raise SqueezeError("only caches of attention layers can be saved: this model has states of other kinds")
     if isinstance(cache.policy, Archive):
         payloads, records = archived(cache.policy, cache.packed_layers)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from squeeze.errors import PolicyError
+from squeeze.errors import PolicyError, SqueezeError
 from squeeze.kv import KIVI, FullPrecision, Hybrid, QuantizedKVCache, attention
 from squeeze.kv.contract import CACHE
 from squeeze.kv.evict import SinksAndWindow, SnapKV
@@ -87,6 +87,18 @@ def test_keys_and_values_beside_states_are_coded(name):
         assert found.shape[1] == 54
         assert cache.packed_layers and all(layer.blocks for layer in cache.packed_layers)
         assert cache.nominal_bits > 8
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", *BOTH])
+@pytest.mark.parametrize("policy", [FullPrecision(), Hybrid(KIVI8)])
+def test_a_file_without_states_is_not_written(tmp_path, name, policy):
+    network = model(name)
+    cache = QuantizedKVCache(network.config, policy)
+    with torch.no_grad():
+        network(tokens(batch=1, length=24), **{argument(network): cache})
+    with pytest.raises(SqueezeError, match="this model has states of other kinds"):
+        cache.save(tmp_path / "file.kv", network)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_cache_with_states_is_copied_reset_and_used_again():
