@@ -179,6 +179,8 @@ def _method(settings: Differing) -> Method | None:
     if settings.format == PEFT:
         if settings.pattern is not None or settings.embedding_bits is not None:
             raise SqueezeError("an adapter has a `rank`: leave out `pattern` and `embedding_bits`")
+        if settings.group_size != Differing.group_size:
+            raise SqueezeError("an adapter has groups of its own: leave out `group_size`")
         if settings.rank is not None and settings.target_bytes is not None:
             raise SqueezeError("`target_bytes` chooses ranks: leave out `rank`")
         return None

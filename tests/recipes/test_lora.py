@@ -143,6 +143,7 @@ def test_what_an_adapter_does_not_hold_is_said(tmp_path, folders):
     ("options", "message"),
     [
         ({"format": "peft", "pattern": "2:4"}, "leave out `pattern`"),
+        ({"format": "peft", "bits": 4, "group_size": 32}, "leave out `group_size`"),
         ({"format": "peft", "rank": 2, "target_bytes": 9000}, "leave out `rank`"),
         ({"format": "peft", "target_bytes": 9}, "an adapter of 9 bytes is too small"),
         ({"rank": 2, "bits": 2}, "`rank` needs the format peft"),
