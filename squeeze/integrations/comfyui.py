@@ -81,7 +81,12 @@ class CodedTensor(torch.Tensor):
         kwargs = kwargs or {}
         given = {argument.name: one for argument, one in zip(func._schema.arguments, args, strict=False)} | kwargs
         aliased = [(one.alias_info.is_write, given.get(one.name)) for one in func._schema.arguments if one.alias_info]
-        coded = [(written, one) for written, one in aliased if isinstance(one, cls)]
+        coded = [
+            (written, one)
+            for written, value in aliased
+            for one in (value if isinstance(value, list | tuple) else (value,))  # several tensors of torch._foreach
+            if isinstance(one, cls)
+        ]
         if any(written for written, _ in coded):
             raise SqueezeError(f"a coded weight cannot be changed in place ({func}): take a copy of it (clone)")
         if func is torch.ops.aten.detach.default and args[0].entry is not None:

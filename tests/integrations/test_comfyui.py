@@ -150,6 +150,8 @@ def test_other_uses_of_a_coded_tensor_decode_it(original):
         lambda coded: coded.data.T.add_(1),
         lambda coded: coded.detach().copy_(torch.zeros(512, 128)),
         lambda coded: coded.unbind()[3][5:].neg_(),
+        lambda coded: torch._foreach_add_([coded], 1.0),
+        lambda coded: torch._foreach_mul_([torch.ones(3), coded[0]], 2.0),
     ],
 )
 def test_a_coded_tensor_or_a_view_of_it_cannot_be_changed_in_place(original, change):
