@@ -24,7 +24,16 @@ __all__ = ["ADAPTER", "CONFIG", "LEAVES", "PREFIX", "LoraFolder"]
 ADAPTER, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 PREFIX = "base_model.model."  # of all names of an adapter's tensors
 LEAVES = ("lora_A.weight", "lora_B.weight")
-_REFUSED = {"use_dora": "magnitudes (DoRA)", "modules_to_save": "whole modules", "trainable_token_indices": "tokens"}
+_REFUSED = {
+    "use_dora": "magnitudes (DoRA)",
+    "modules_to_save": "whole modules",
+    "trainable_token_indices": "tokens",
+    "layer_replication": "copies of layers",
+    "alora_invocation_tokens": "tokens that invoke it (aLoRA)",
+    "use_qalora": "sums of inputs (QA-LoRA)",
+}
+_CHANGING = ("pissa", "olora", "corda", "loftq", "lora_ga")  # initialisations that change the base's weights, too
+_MOST_ALPHA = 1e9  # a product with more is damage, and float32 may not hold it
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,9 @@ class LoraFolder:
         held = [what for key, what in _REFUSED.items() if config.get(key)]
         if config.get("bias", "none") != "none":
             held.append("biases")
+        start = config.get("init_lora_weights")
+        if isinstance(start, str) and start.lower().startswith(_CHANGING):
+            held.append(f"a change of its base ({printable(start)})")
         if held:
             raise FormatError(f"{folder / CONFIG}: the adapter holds {held[0]}, too: merge it with peft")
         try:
@@ -145,8 +157,8 @@ def _scale(config: Mapping[str, Any], module: str, pair: tuple[torch.Tensor, tor
     """Return the factor of a module's product. Raises FormatError if it is not a number."""
     rank = pair[1].shape[0]
     alpha = _of_module(config.get("alpha_pattern"), module, config.get("lora_alpha"))
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
-        raise FormatError(f"{CONFIG}: expected a number as lora_alpha of {printable(module)}")
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not -_MOST_ALPHA < alpha < _MOST_ALPHA:
+        raise FormatError(f"{CONFIG}: expected a number below {_MOST_ALPHA:g} as lora_alpha of {printable(module)}")
     return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
