@@ -72,7 +72,8 @@ def test_kv_eval_as_json_with_a_budget(folder, text):
         (("--policy", "kivi:depth=4"), "policy kivi has no depth: it takes bits, group, mean, sinks, value_bits, win"),
         (("--policy", "kivi:mean=3"), "this policy needs a text to calibrate on: name one with --calibration"),
         (("--policy", "kivi:4,sinks=1.5"), "sinks cannot be 1.5"),
-        (("--policy", "kivi:4+lru:9"), "'lru' after + is unknown: choose from window, snapkv, adakv, softprune, hybrid"),
+        (("--policy", "kivi:4+lru:9"), "'lru' after + is unknown: choose from window, snapkv, adakv, softprune, "
+         "hybrid"),
         (("--policy", "kivi:4+adakv:9,floor=2"), "floor must be from 0 to 1, got 2"),
         (("--policy", "kivi:4+window:9,pool=3"), "window has no pool: it takes limit"),
         (("--policy", "no.json"), "no.json: No such file or directory"),
