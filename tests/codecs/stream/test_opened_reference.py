@@ -10,7 +10,7 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 
-from squeeze.codecs.parse.deflate import reading
+from squeeze.codecs.parse.deflate import layout, reading, writing
 from squeeze.codecs.parse.deflate.encoders import Encoder
 from squeeze.codecs.parse.deflate.huffman import FREQUENCY, LENGTH, work_space, zlib_lengths
 from squeeze.codecs.parse.deflate.stream import Closings, Opened
@@ -91,6 +91,19 @@ def test_a_stream_closes_by_the_specification_whatever_predicts_it(level):
     closing = Closings().encode(Opened(tokens, Encoder(level, joined=level > 9, memory=8 if level > 25 else 6), size))
     assert Closings().close(tokens.content, closing).tobytes() == stream
     assert naive_deflate.Closings().close(content, closing) == stream
+
+
+@pytest.mark.parametrize("level", [0, 24, 25])
+def test_a_position_that_did_not_join_its_chain_has_no_candidates(level):
+    """Position 3 lies in a match that was predicted at 2 and not taken."""
+    tokens = layout.empty(261, 4, 1, 0)
+    tokens.tokens[3] = 258 << 16 | 3
+    tokens.blocks[0, [layout.TYPE, layout.FINAL, layout.END, layout.SIZE]] = layout.FIXED, 1, 4, 261
+    tokens.totals[[layout.CONTENT, layout.TOKENS, layout.BLOCKS]] = 261, 4, 1
+    stream = writing.write(tokens)
+    closing = Closings().encode(Opened(tokens, Encoder(level), stream.size))
+    assert Closings().close(tokens.content, closing).tobytes() == stream.tobytes()
+    assert naive_deflate.Closings().close(bytes(261), closing) == stream.tobytes()
 
 
 @kernel

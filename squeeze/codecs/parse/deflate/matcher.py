@@ -38,7 +38,7 @@ class Matcher(NamedTuple):
     content: np.ndarray  # uint8 [n]
     settings: np.ndarray  # int64 [FIELDS]
     heads: np.ndarray  # int32 [hashes]: the last position of each hash, or -1
-    chains: np.ndarray  # int32 [RING]: the position before, of the same hash
+    chains: np.ndarray  # int32 [RING]: the position before, of the same hash, or -1
     state: np.ndarray  # int64 [5]
 
 
@@ -47,7 +47,7 @@ def matcher(content: np.ndarray, settings: np.ndarray, steps: int) -> Matcher:
     bits = _LONG_HASH if settings[HASHED] == FOUR else int(settings[HASH_BITS])
     heads = np.full(1 << bits, -1, np.int32)
     state = np.array([0, -1, 0, 0, steps], np.int64)
-    return Matcher(content, settings, heads, np.zeros(RING, np.int32), state)
+    return Matcher(content, settings, heads, np.full(RING, -1, np.int32), state)
 
 
 def _crc_table() -> np.ndarray:
