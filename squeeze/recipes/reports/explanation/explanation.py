@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from squeeze.codecs.parse.outline import in_words
+from squeeze.codecs.stream.container import WITH_RECORDS
 from squeeze.recipes.reports.explanation import sheets, sums
 from squeeze.recipes.reports.explanation.page import Compared, render
 from squeeze.recipes.reports.explanation.sums import Lines, Section, Separated, Span, Total
@@ -120,7 +121,7 @@ class Explanation:
         for block in self.blocks:
             kind, _, record = block.content.partition(" ")
             first, last = max(block.start, begin), min(block.end, end)
-            if kind == "table" and first < last and block.size == block.end - block.start:
+            if kind in WITH_RECORDS and first < last and block.size == block.end - block.start:
                 spans.append(Span(first - begin, last - begin, int(record), (first - block.start) % int(record)))
         return sums.by_place(self.bits_of_bytes, spans)
 

@@ -194,6 +194,8 @@ def test_columns_of_binary_tables_are_places_in_the_record():
     sums = explanation.by_column
     assert list(sums) == [f"byte {i} of {record}" for i in range(record)]
     assert sum(total.bits for total in sums.values()) == pytest.approx(explanation.bits)
+    cells = dataclasses.replace(block, content=f"cells {record}")
+    assert dataclasses.replace(explanation, blocks=(cells,)).by_column == sums
     part = squeeze.explain(data, 1, span=(record + 1, 5 * record + 1)).by_column
     assert {total.size for total in part.values()} == {4}
     assert part[f"byte 0 of {record}"].bits == pytest.approx(
