@@ -101,7 +101,7 @@ def build_model(
     Args:
         data: uint8 [n], a dictionary's text and the block.
         preset: contexts, match models, mixers.
-        record: length of a record in bytes for tables, or 0.
+        record: length of a record in bytes for tables and cells, or 0.
         text_size: bytes of `data` that a dictionary has read already.
         has_network: whether the byte network takes part.
     """

@@ -186,7 +186,7 @@ def _without_language(data: np.ndarray, content: Content, settings: Settings) ->
     """Yield plans without a language model.
 
     Text that the byte network predicts badly may be smaller as `other`, and so may a table, since `other` has the
-    network. A sample of a larger block decides. Another has decided before whether it is coded as cells.
+    network. A sample of a larger block decides. Another sample has decided before whether it is coded as cells.
     """
     if data.size == 0 or blocks.is_packed(content):
         return

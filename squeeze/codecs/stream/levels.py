@@ -77,7 +77,7 @@ class Fallback:
 class Level:
     """All parameters of a level.
 
-    `models` returns those of a kind of content: "text", "executable", "table" or "other".
+    `models` returns those of a kind of content: "text", "lines", "executable", "table", "cells" or "other".
     """
 
     number: int
