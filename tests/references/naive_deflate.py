@@ -109,7 +109,7 @@ class Stream:
         self.p = self.history = self.next = 0
         self.put_off: tuple[int, int, int] | None = None
         self.chains: dict[int, list[int]] = {}
-        self.joined: set[int] = set()
+        self.in_chains: set[int] = set()
         self.out, self.place = 0, 0
         self.cheapest = Cheapest(content, self.level, self.window) if 16 <= self.level < 22 else None
 
@@ -202,11 +202,11 @@ class Stream:
     def _join(self, end: int) -> None:
         for p in range(self.next, min(end, len(self.content) - self.hashed + 1)):
             self.chains.setdefault(self._hash(p), []).append(p)
-            self.joined.add(p)
+            self.in_chains.add(p)
         self.next = max(self.next, end)
 
     def _chain(self, p: int, reach: int) -> Iterator[int]:
-        if p not in self.joined:
+        if p not in self.in_chains:
             return
         for q in reversed(self.chains.get(self._hash(p), [])):
             if q < p:
