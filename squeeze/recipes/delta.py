@@ -142,22 +142,22 @@ def _adapter(
     report = run.waiting(LoraMethod.name, described)
     if report is None:
         bases = {name: partial(_matrix, weights, name, name in transposed) for name in found}
-        methods = _adapting(network, bases, settings, run)
+        tokens = run.tokens()
+        methods = _adapting(network, bases, settings, run, tokens)
         writer = lora.make_writer(checkpoint.float_type(), settings.bits)
         first = next(iter(methods.values()))
-        report = run.compress(checkpoint, first, writer, described, run.tokens(), methods=methods)
+        report = run.compress(checkpoint, first, writer, described, tokens, methods=methods)
     lora.write_adapter(report, run.out, out, weights, network, transposed, overwrite)
     return report
 
 
 def _adapting(
-    network: Network, bases: Mapping[str, Callable[[], torch.Tensor]], settings: Differing, run: Run
+    network: Network, bases: Mapping[str, Callable[[], torch.Tensor]], settings: Differing, run: Run, tokens: Any
 ) -> dict[str, Method]:
-    """Return the method of each matrix, whose base `bases` loads: of one rank, or of ranks for a size."""
+    """Return the method of each matrix, whose base `bases` loads: of one rank, or by `tokens` of ranks for a size."""
     if settings.target_bytes is None:
         rank = settings.rank or _RANK
         return {name: LoraMethod.of_rank(rank, load, settings.bits) for name, load in bases.items()}
-    tokens = run.tokens()
     if not isinstance(tokens, torch.Tensor):
         raise SqueezeError("ranks for a size need a calibration text: give a `rank` in place of `target_bytes`")
     chosen = ranked(
