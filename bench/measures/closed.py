@@ -7,7 +7,7 @@ from pathlib import Path
 import squeeze
 from bench.measure import Measure, Row, option
 from bench.measures.monotone import first, size
-from bench.measures.never_larger import FOLDERS, files_of_machine
+from bench.measures.never_larger import CHOICE, files_of_machine
 from bench.shared.texts import find_file
 from bench.tables import Column, Listing
 
@@ -39,10 +39,7 @@ MEASURE = Measure(
     keeps=lambda row: "kind" in row,
     time=40,
     options=(
-        option("files", nargs="*", type=Path, help="files to measure as well"),
-        option("--folders", default=FOLDERS, help="folders to choose files from, separated by colons"),
-        option("--count", type=int, default=500, help="number of files to choose, default: 500"),
-        option("--most", type=int, default=200_000, help="largest size of a chosen file in bytes, default: 200000"),
+        *CHOICE,
         option("--level", type=int, default=3, help="level, default: 3"),
     ),
     quick="--count 4 --most 3000 --level 1",

@@ -14,7 +14,13 @@ from bench.shared.texts import find_file
 from bench.tables import Column, Listing
 
 SLACK = 32  # bytes
-FOLDERS = f"/usr/share:/usr/lib:/etc:{get_path('purelib')}"
+_FOLDERS = f"/usr/share:/usr/lib:/etc:{get_path('purelib')}"
+CHOICE = (  # options that say which files are measured
+    option("files", nargs="*", type=Path, help="files to measure as well"),
+    option("--folders", default=_FOLDERS, help="folders to choose files from, separated by colons"),
+    option("--count", type=int, default=500, help="number of files to choose, default: 500"),
+    option("--most", type=int, default=200_000, help="largest size of a chosen file in bytes, default: 200000"),
+)
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -62,10 +68,7 @@ MEASURE = Measure(
     keeps=lambda row: "kind" in row,
     time=40,
     options=(
-        option("files", nargs="*", type=Path, help="files to measure as well"),
-        option("--folders", default=FOLDERS, help="folders to choose files from, separated by colons"),
-        option("--count", type=int, default=500, help="number of files to choose, default: 500"),
-        option("--most", type=int, default=200_000, help="largest size of a chosen file in bytes, default: 200000"),
+        *CHOICE,
         option("--made", type=int, default=100, help="number of generated files, default: 100"),
         option("--levels", default="3", help="levels, separated by commas, default: 3"),
     ),

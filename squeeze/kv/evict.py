@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from squeeze.errors import PolicyError
-from squeeze.kv.base import HeadGroup, LayerTokens, Policy
-from squeeze.kv.hybrid import Hybrid
+from squeeze.kv.base import LayerTokens, Policy
+from squeeze.kv.hybrid import Hybrid, Wrapper
 
 __all__ = ["AdaKV", "Eviction", "SinksAndWindow", "SnapKV", "SoftPrune", "innermost", "of_layer"]
 
@@ -20,10 +20,9 @@ PerLayer = int | tuple[int, ...]  # a number for all layers, or one for each
 
 
 @dataclass(frozen=True)
-class Eviction(Policy):
-    """A base of policies that wrap a policy which keeps all tokens, and take over its coders and numbers of tokens."""
+class Eviction(Wrapper):
+    """A base of policies that wrap a policy which keeps all tokens."""
 
-    policy: Policy
     evicts = True
 
     def __post_init__(self) -> None:
@@ -34,21 +33,6 @@ class Eviction(Policy):
             raise PolicyError(f"expected one policy that gives up tokens, got {kinds}: leave one out")
         if self.policy.archives:
             raise PolicyError("an archive holds all tokens: leave out the eviction")
-
-    @property
-    def sinks(self) -> int:
-        return self.policy.sinks
-
-    @property
-    def window(self) -> int:
-        return self.policy.window
-
-    @property
-    def block(self) -> int:
-        return self.policy.block
-
-    def head_groups(self, layer: int, heads: int) -> list[HeadGroup]:
-        return self.policy.head_groups(layer, heads)
 
 
 @dataclass(frozen=True)

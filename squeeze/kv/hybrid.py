@@ -10,7 +10,7 @@ from squeeze.errors import PolicyError
 from squeeze.kv.base import HeadGroup, LayerTokens, Policy
 from squeeze.kv.recurrent import StateCoder
 
-__all__ = ["CODED", "EXACT", "Hybrid"]
+__all__ = ["CODED", "EXACT", "Hybrid", "Wrapper"]
 
 CODED, EXACT = "coded", "exact"
 _STATES = (8, 16)
@@ -18,7 +18,29 @@ _FEEDBACK = (0, 4, 8)
 
 
 @dataclass(frozen=True)
-class Hybrid(Policy):
+class Wrapper(Policy):
+    """A base of policies around another one, whose coders and numbers of tokens they take over."""
+
+    policy: Policy
+
+    @property
+    def sinks(self) -> int:
+        return self.policy.sinks
+
+    @property
+    def window(self) -> int:
+        return self.policy.window
+
+    @property
+    def block(self) -> int:
+        return self.policy.block
+
+    def head_groups(self, layer: int, heads: int) -> list[HeadGroup]:
+        return self.policy.head_groups(layer, heads)
+
+
+@dataclass(frozen=True)
+class Hybrid(Wrapper):
     """A policy around another one, which codes full attention.
 
     Args:
@@ -28,7 +50,6 @@ class Hybrid(Policy):
         windows: "coded" lets the policy code sliding and chunked windows, "exact" leaves them.
     """
 
-    policy: Policy
     states: int = 8
     feedback: int = 4
     windows: str = CODED
@@ -62,23 +83,8 @@ class Hybrid(Policy):
         return self.policy.evicts
 
     @property
-    def sinks(self) -> int:
-        return self.policy.sinks
-
-    @property
-    def window(self) -> int:
-        return self.policy.window
-
-    @property
-    def block(self) -> int:
-        return self.policy.block
-
-    @property
     def observes(self) -> bool:
         return self.policy.observes
-
-    def head_groups(self, layer: int, heads: int) -> list[HeadGroup]:
-        return self.policy.head_groups(layer, heads)
 
     def wants_queries(self, layer: int, tokens: int) -> bool:
         return self.policy.wants_queries(layer, tokens)
