@@ -54,13 +54,8 @@ _LEVELS = (  # speed, good, laziest, nice and chain
 )
 _OTHER, _QUICK, _FAST, _TWO, _ISAL = 10, 12, 13, 14, 15
 CHEAPEST_LEVELS, _NG_LEVELS, _ISAL_LAZY = range(16, 22), range(22, 26), 26
-FREE = (
-    _OTHER,
-    _TWO,
-    _ISAL,
-    _ISAL_LAZY,
-    *CHEAPEST_LEVELS,
-)  # match at any position of the window, and join the code lengths
+# Encoders that match at any position of the window, and join the code lengths:
+FREE = (_OTHER, _TWO, _ISAL, _ISAL_LAZY, *CHEAPEST_LEVELS)
 _HASHED = {**dict.fromkeys((_QUICK, _FAST, _TWO, *_NG_LEVELS), FOUR), _ISAL: BY_CRC, _ISAL_LAZY: BY_PRODUCTS}
 ISAL_LEVELS = (_ISAL, 6), (_ISAL, 8), (_ISAL_LAZY, 8)  # with memory levels: hashes have 13 or 15 bits
 _HEAD, _TAIL = {_ISAL: 3}, dict.fromkeys((_FAST, *_NG_LEVELS), 1)
