@@ -90,7 +90,11 @@ class Extraction:
         if path.is_dir() and not path.is_symlink():
             raise _refused(info, "is both a file and a folder")
         path.unlink(missing_ok=True)
-        tar.extract(info, self._made, filter="data")
+        mode = info.mode & 0o755 | 0o600
+        info.mode = mode if mode & 0o100 else mode & ~0o111
+        info.uid, info.gid, info.uname, info.gname = os.getuid(), os.getgid(), "", ""
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4 and newer check as well
+        tar.extract(info, self._made)
 
     def _check(self, info: tarfile.TarInfo) -> None:
         """Raise SqueezeError unless a member is a file, folder or link that stays in the folder."""
@@ -104,10 +108,15 @@ class Extraction:
             place /= part
             if place.is_symlink():
                 raise _refused(info, "is below a link")
-        try:
-            tarfile.data_filter(info, str(self._made))
-        except tarfile.FilterError:
-            raise _refused(info, f"leads out of the folder, to {printable(info.linkname)}") from None
+        if self._leads_out(info):
+            raise _refused(info, f"leads out of the folder, to {printable(info.linkname)}")
+
+    def _leads_out(self, info: tarfile.TarInfo) -> bool:
+        """Return whether a link has a target outside the folder. Links to folders on the way are followed."""
+        if not (info.issym() or info.islnk()):
+            return False
+        start = Path(self._made, info.name).parent if info.issym() else self._made
+        return not Path(os.path.realpath(start / info.linkname)).is_relative_to(os.path.realpath(self._made))
 
     def finish(self) -> None:
         """Move all members to their places. Raises SqueezeError if one is taken, before any member is moved."""
