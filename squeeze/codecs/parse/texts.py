@@ -202,29 +202,46 @@ class Lines(Wrapper):
     kind = 8
     name = "CR LF"
     _LINE = rb"[^\x00-\x08\x0b\x0e-\x1f\r\n]*+"
-    mark = re.compile(rb"(?<![^\n])(?:%b\r\n){%d,}+%b" % (_LINE, _LEAST_LINES, _LINE))
-    _CR = re.compile(rb"(?<![^\r])(?:%b\r(?!\n)){%d,}+%b" % (_LINE, _LEAST_LINES, _LINE))
     _ENDS = (b"\r\n", b"\r")
+    _FIRST = tuple(  # where lines with such an end begin
+        re.compile(rb"(?<![^%b])(?:%b%b){%d}" % (before, line, end, _LEAST_LINES))
+        for before, line, end in ((b"\n", _LINE, rb"\r\n"), (b"\r", _LINE, rb"\r(?!\n)"))
+    )
+    _STOPS = (  # the first byte behind them
+        re.compile(rb"[\x00-\x08\x0b\x0e-\x1f\r\n](?<!\r\n)(?!(?<=\r)\n)"),
+        re.compile(rb"[\x00-\x08\x0b\x0e-\x1f\r\n](?:(?<!\r)|(?=\n))"),
+    )
 
     def find(self, data: bytes) -> Iterator[int]:
         windows, all_ends = data.count(b"\r\n"), data.count(b"\r")
         if windows >= _LEAST_LINES:
-            yield from super().find(data)
+            yield from self._find(data, 0)
         if all_ends - windows >= _LEAST_LINES and data.count(b"\n") <= windows:
-            yield from (match.start() for match in self._CR.finditer(data))
+            yield from self._find(data, 1)
+
+    def _find(self, data: bytes, number: int) -> Iterator[int]:
+        first = self._FIRST[number].search(data)
+        while first:
+            yield first.start()
+            first = self._FIRST[number].search(data, self._stop(data, first.end(), number))
+
+    def _stop(self, data: bytes, start: int, number: int) -> int:
+        stop = self._STOPS[number].search(data, start)
+        return stop.start() if stop else len(data)
 
     def open(self, data: bytes, start: int, room: Room) -> Found | None:
-        number = 0
-        match = self.mark.match(data, start)
-        if match is None:
-            number, match = 1, self._CR.match(data, start)
-        if match is None or len(match[0]) > room.content or len(match[0]) < _LEAST_TEXT:
+        number = int(not self._FIRST[0].match(data, start))
+        first = self._FIRST[number].match(data, start)
+        if first is None:
             return None
-        content = match[0].replace(self._ENDS[number], b"\n")
+        size = self._stop(data, first.end(), number) - start
+        if size > room.content or size < _LEAST_TEXT:
+            return None
+        content = data[start : start + size].replace(self._ENDS[number], b"\n")
         if not _is_readable(content):
             return None
         extra = bytes([number]) if number else b""
-        return Found(self.kind, start, len(match[0]), np.frombuffer(content, np.uint8), None, extra)
+        return Found(self.kind, start, size, np.frombuffer(content, np.uint8), None, extra)
 
     def kind_name(self, extra: bytes) -> str:
         return "CR" if extra else self.name
