@@ -1,6 +1,7 @@
 """Write a folder of lm-eval tasks on local files of a few lines."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 ANSWERS = ["return", "import", "class of"]
@@ -40,15 +41,20 @@ aggregate_metric_list:
 """
 
 
-def write(folder: Path, examples: int = 12) -> Path:
-    """Write tasks of several kinds.
+def question(number: int) -> str:
+    """Return a question."""
+    return f"def f{number}(x):\n    "
+
+
+def write(folder: Path, examples: int = 12, right: Callable[[int], int] = lambda number: number % 3) -> Path:
+    """Write tasks of several kinds, whose right answers are told by the numbers of the questions.
 
     `first` and `second` are multiple choice, with half as many examples each, and form the group `both`. `written` is
     generation. The data of `lost` is on the Hub, and that of `broken` does not exist.
     """
     folder.mkdir()
     for name, count in (("first", examples), ("second", examples // 2), ("written", 2)):
-        rows = [{"question": f"def f{i}(x):\n    ", "answers": ANSWERS, "right": i % 3} for i in range(count)]
+        rows = [{"question": question(i), "answers": ANSWERS, "right": right(i)} for i in range(count)]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for name in ("first", "second", "broken"):
         (folder / f"{name}.yaml").write_text(_CHOICE.format(name=name, tag=""))

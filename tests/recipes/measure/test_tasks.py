@@ -1,6 +1,7 @@
 """Tasks by lm-eval on models of a few thousand weights: scores against what a few lines of torch find, and errors."""
 
 import json
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -37,11 +38,15 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def other(tmp_path_factory):
+def other(model, tmp_path_factory):
+    """Write a model that answers one of the questions in another way."""
     tokenizer = tiny_models.byte_level()
-    size = tokenizer.get_vocab_size()
-    path, values = tmp_path_factory.mktemp("models") / "other", tiny_models.tensors(size, seed=2)
-    return tiny_models.write_folder(path, tokenizer, values, vocab_size=size)
+    size, folder = tokenizer.get_vocab_size(), tmp_path_factory.mktemp("models")
+    made = (
+        tiny_models.write_folder(folder / f"{seed}", tokenizer, tiny_models.tensors(size, seed=seed), vocab_size=size)
+        for seed in count(2)
+    )
+    return next(one for one in made if answers(one) != answers(model))
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +65,10 @@ def chosen(model_folder, question):
         logs = torch.log_softmax(model(torch.tensor([whole])).logits[0].double(), -1)
         losses.append(sum(logs[i - 1, whole[i]].item() for i in range(start, len(whole))))
     return losses.index(max(losses))
+
+
+def answers(model_folder):
+    return [chosen(model_folder, makers.question(number)) for number in range(6)]
 
 
 def test_scores_are_those_of_the_likeliest_answers(model, folder):
@@ -123,8 +132,12 @@ def test_the_command_scores_tasks_as_json_and_a_page(model, other, folder, tmp_p
     assert done.exit_code == 0, done.output
     assert done.output.startswith("perplexity:") and "first:              acc 0." in done.output
     assert call(*asked, "--original", model, "--max-task-drop", "100").exit_code == 0
-    asked = ("eval", model, "--tasks", "both", "--task-folder", folder, "-T", 1, "--original", other)
-    done = call(*asked, "--max-task-drop", "0.5")
+
+
+def test_the_command_fails_where_a_task_falls_below_the_limit(model, other, tmp_path):
+    asked = ("eval", other, "--tasks", "both", "-T", 1, "--original", model)
+    folder = makers.write(tmp_path / "tasks", examples=6, right=answers(model).__getitem__)
+    done = call(*asked, "--task-folder", folder, "--max-task-drop", "0.5")
     assert done.exit_code == 3 and "points: the limit is 0.5" in done.output, done.output
 
 
