@@ -8,12 +8,14 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
+from squeeze.checkpoint.pretrained import TOKENIZERS
 from squeeze.checkpoint.weight_files import INDEX, TORCH, WEIGHTS, check_inside, is_adapter, read_index, weight_files
 from squeeze.errors import FormatError, printable
 
-__all__ = ["copy_other_files", "left_out"]
+__all__ = ["copy_other_files", "copy_tokenizer", "left_out"]
 
 _SAFE = ".safetensors"
 _COPIES = (".gguf", ".h5", ".msgpack", ".ot", ".onnx", ".onnx_data", ".tflite", ".mlmodel")  # whole networks
@@ -21,6 +23,10 @@ _STATES = ("optimizer", "scheduler", "scaler", "rng_state")  # prefixes of files
 _TRAINING = re.compile(r"checkpoint-\d+")
 _KEPT = "training_args.bin"  # settings, not weights
 _BESIDE = "adapter"  # folder of an adapter that was next to the weights
+_TEMPLATES = "additional_chat_templates"
+_TOKENIZER = re.compile(
+    r"tokenizer.*|.*\.model|vocab\.(json|txt)|merges\.txt|added_tokens\.json|special_tokens_map\.json|chat_template.*"
+)
 _WEIGHTS = "weights in another file, which are the original's"
 _TRAINED = "a state of training"
 
@@ -30,15 +36,50 @@ def copy_other_files(source: Path, target: Path) -> tuple[str, ...]:
 
     Raises FormatError if a file is a link out of the folder.
     """
+    kept, place = _adapter(source), _free_name(source)
     for name, reason in _files(source):
         if reason is None:
             check_inside(source, name)
-            path = target / (f"{_BESIDE}/{name}" if name in _adapter(source) else name)
+            path = target / (f"{place}/{name}" if name in kept else name)
             path.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source / name, path)
-    kept = _adapter(source)
-    moved = (f"kept in {_BESIDE}/, not merged: {_listed(sorted(kept))}: a LoRA adapter of the original",)
+    moved = (f"kept in {place}/, not merged: {_listed(sorted(kept))}: a LoRA adapter of the original",)
     return (*left_out(source), *(moved if kept else ()))
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """Replace the tokenizer and chat templates of a folder by those of another, if that has any.
+
+    A tokenizer is replaced as a whole, since files of two do not fit together. A source that has only chat templates
+    replaces only these. Raises FormatError if a file is a link out of the folder.
+    """
+    names = _tokenizer(source)
+    if not any(name in TOKENIZERS for name in names):
+        names = [name for name in names if _is_template(name)]
+    whole = not all(map(_is_template, names))
+    for name in _tokenizer(target) if names else ():
+        if whole or _is_template(name):
+            (target / name).unlink()
+    for name in names:
+        check_inside(source, name)
+        (target / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(source / name, target / name)
+
+
+def _tokenizer(folder: Path) -> list[str]:
+    """Return the files of a folder that belong to its tokenizer, by relative path."""
+    names = [path.name for path in folder.iterdir() if path.is_file() and _TOKENIZER.fullmatch(path.name)]
+    return names + [f"{_TEMPLATES}/{path.name}" for path in (folder / _TEMPLATES).glob("*") if path.is_file()]
+
+
+def _is_template(name: str) -> bool:
+    return name.startswith((_TEMPLATES, "chat_template"))
+
+
+def _free_name(source: Path) -> str:
+    """Return a name for the folder of an adapter that nothing in the source has."""
+    names = (_BESIDE if number == 1 else f"{_BESIDE}-{number}" for number in count(1))
+    return next(name for name in names if not (source / name).exists())
 
 
 def _adapter(source: Path) -> set[str]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SAFE",
+    "TOKENIZERS",
     "check_size",
     "class_of",
     "dense_model",
@@ -38,7 +39,7 @@ __all__ = [
 
 SAFE = {"local_files_only": True, "trust_remote_code": False}
 _OURS = (SqueezeError, MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit, BrokenPipeError)
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")  # a tokenizer has one of these files
 _MOST_GROWTH = 4096
 _EXPANDED = 1024  # most weights per stored byte
 
@@ -227,7 +228,7 @@ def existing_folder(path: Path | str) -> Path:
 def load_tokenizer(folder: Path | str) -> Any:
     """Return the folder's tokenizer from transformers. Raises ModelError if it has none."""
     folder = existing_folder(folder)
-    if not any((folder / name).is_file() for name in _TOKENIZERS):
+    if not any((folder / name).is_file() for name in TOKENIZERS):
         raise ModelError(f"{folder}: has no tokenizer that transformers can load")
     if (folder / CONFIG).is_file():
         read_config(folder)

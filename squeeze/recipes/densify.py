@@ -15,7 +15,7 @@ from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint, Parts, View
 from squeeze.checkpoint.lora_folder import LoraFolder
-from squeeze.checkpoint.other_files import copy_other_files
+from squeeze.checkpoint.other_files import copy_other_files, copy_tokenizer
 from squeeze.checkpoint.pretrained import dense_model, explained
 from squeeze.checkpoint.renaming import model_modules, transposed
 from squeeze.checkpoint.stored import expanded
@@ -51,7 +51,8 @@ def densify(
     """Write a folder with every weight dense, and return the bytes of its tensors.
 
     Args:
-        source: A folder in a stored form, packed or not, or a LoRA adapter, which is merged with its base.
+        source: A folder in a stored form, packed or not, or a LoRA adapter, which is merged with its base. The
+            adapter's tokenizer and chat templates replace the base's, if it has any.
         target: Folder to write.
         overwrite: Whether to replace an existing folder.
         base: Base of a difference or adapter; by default it is searched next to the source.
@@ -88,7 +89,7 @@ def _merged(source: Path, target: Path, overwrite: bool, base: Path | str | None
         if (checkpoint.folder / folder.MANIFEST).is_file():
             raise SqueezeError(f"{checkpoint.folder}: is packed: `squeeze unpack` it first")
         merged = adapter.merged(floats(checkpoint), dense_model(checkpoint.folder))
-        return _densified(source, merged, target, overwrite, limits, None)
+        return _densified(source, merged, target, overwrite, limits, None, tokenizer=adapter.folder)
 
 
 def _base_beside(source: Path, name: str) -> Path:
@@ -121,9 +122,18 @@ def _prepared(
 
 
 def _densified(
-    source: Path, checkpoint: Checkpoint, target: Path, overwrite: bool, limits: Limits, base: Path | str | None
+    source: Path,
+    checkpoint: Checkpoint,
+    target: Path,
+    overwrite: bool,
+    limits: Limits,
+    base: Path | str | None,
+    tokenizer: Path | None = None,
 ) -> int:
-    """Write the dense folder and return the bytes of its tensors; `source` is the folder that messages name."""
+    """Write the dense folder and return the bytes of its tensors.
+
+    `source` is the folder that messages name, and `tokenizer` one whose tokenizer replaces the checkpoint's.
+    """
     model = dense_model(checkpoint.folder)
     tensors = _tensors(checkpoint, source, model, limits, base)
     config = {key: value for key, value in checkpoint.config.items() if key not in _CONFIGS}
@@ -139,6 +149,8 @@ def _densified(
             parts.put(str(number), loaded)
         size = parts.join(map(str, range(len(together))), content)
         copy_other_files(checkpoint.folder, content)
+        if tokenizer:
+            copy_tokenizer(tokenizer, content)
         (content / REPORT).unlink(missing_ok=True)
         (content / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         check_opens(content, checkpoint, target)

@@ -90,6 +90,22 @@ def test_what_products_do_not_hold_is_refused(tmp_path, base, changes, message):
         LoraFolder.open(tmp_path / "lora")
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_tokenizer_of_an_adapter_replaces_the_bases(tmp_path, base, packed):
+    for name in ("tokenizer.json", "merges.txt", "notes.txt"):
+        (base / name).write_text('"of the base"')
+    adapter(tmp_path / "lora", base, {Q: 4})
+    for name in ("tokenizer.json", "chat_template.jinja", "README.md"):
+        (tmp_path / "lora" / name).write_text('"of the adapter"')
+    if packed:
+        squeeze.pack(tmp_path / "lora", tmp_path / "packed")
+    squeeze.densify(tmp_path / ("packed" if packed else "lora"), tmp_path / "out", base=base)
+    names = ("tokenizer.json", "chat_template.jinja", "merges.txt", "notes.txt", "README.md")
+    found = {path.name: path.read_text() for path in (tmp_path / "out").iterdir() if path.name in names}
+    own = dict.fromkeys(["tokenizer.json", "chat_template.jinja"], '"of the adapter"')
+    assert found == {**own, "notes.txt": '"of the base"'}
+
+
 @pytest.mark.parametrize(
     ("name", "tensor", "message"),
     [

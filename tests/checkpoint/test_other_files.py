@@ -5,7 +5,7 @@ import json
 import pytest
 
 import squeeze
-from squeeze.checkpoint.other_files import copy_other_files, left_out
+from squeeze.checkpoint.other_files import copy_other_files, copy_tokenizer, left_out
 from tests.makers.command import call
 from tests.makers.hf_models import tiny_model
 
@@ -60,6 +60,47 @@ def test_every_other_file_goes_along_and_what_does_not_is_named(folder, tmp_path
     assert set(notes[:-1]) == wanted and notes[:-1] == left_out(folder)
     adapter = "adapter_config.json, adapter_model.safetensors"
     assert notes[-1] == f"kept in adapter/, not merged: {adapter}: a LoRA adapter of the original"
+
+
+def test_an_adapter_gets_a_folder_of_its_own_if_the_source_has_one_of_that_name(folder, tmp_path):
+    for name in ("adapter", "adapter-2"):
+        (folder / name).mkdir()
+        (folder / name / "adapter_config.json").write_text(name)
+    (tmp_path / "out").mkdir()
+    assert copy_other_files(folder, tmp_path / "out")[-1].startswith("kept in adapter-3/, not merged: ")
+    found = {name: (tmp_path / "out" / name / "adapter_config.json").read_text() for name in ("adapter", "adapter-2")}
+    assert found == {"adapter": "adapter", "adapter-2": "adapter-2"}
+    assert (tmp_path / "out" / "adapter-3" / "adapter_config.json").read_text() == "adapter_config.json"
+    assert not (tmp_path / "out" / "adapter" / "adapter_model.safetensors").exists()
+
+
+def test_a_tokenizer_is_replaced_as_a_whole(tmp_path):
+    base = {"tokenizer.json", "vocab.json", "merges.txt", "special_tokens_map.json", "chat_template.jinja", "notes.txt"}
+    write(tmp_path / "out", base)
+    write(
+        tmp_path / "one", {"tokenizer.json", "tokenizer_config.json", "additional_chat_templates/tool.jinja", "x.txt"}
+    )
+    copy_tokenizer(tmp_path / "one", tmp_path / "out")
+    own = {"tokenizer.json", "tokenizer_config.json", "additional_chat_templates/tool.jinja"}
+    assert files_of(tmp_path / "out") == own | {"notes.txt"}
+    assert {(tmp_path / "out" / name).read_text() for name in own} == {"one"}
+
+
+@pytest.mark.parametrize("own", [{"chat_template.jinja"}, {"chat_template.jinja", "tokenizer_config.json"}, {"x.txt"}])
+def test_without_a_tokenizer_only_templates_are_replaced(tmp_path, own):
+    write(tmp_path / "out", {"tokenizer.json", "tokenizer_config.json", "additional_chat_templates/tool.jinja"})
+    write(tmp_path / "one", own)
+    copy_tokenizer(tmp_path / "one", tmp_path / "out")
+    kept = {"additional_chat_templates/tool.jinja"} if own == {"x.txt"} else {"chat_template.jinja"}
+    assert files_of(tmp_path / "out") == {"tokenizer.json", "tokenizer_config.json", *kept}
+    assert (tmp_path / "out" / "tokenizer_config.json").read_text() == "out"
+
+
+def write(folder, names):
+    """Write files that hold their folder's name."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(folder.name)
 
 
 def test_links_to_folders_are_named(tmp_path):
