@@ -15,7 +15,7 @@ from squeeze.checkpoint.safetensors import Bytes
 from squeeze.errors import DamagedError, FormatError
 from squeeze.packing import fields, shared
 from squeeze.packing.coding import Coding, Form, Subject, flat, needed
-from squeeze.packing.tensors import archive, blocks, fixed, floats, grid, grid_levels, ulps, zeros
+from squeeze.packing.tensors import archive, blocks, fixed, floats, grid, grid_levels, text, ulps, zeros
 from squeeze.packing.tensors.content import Content, Difference, whole
 from squeeze.packing.tensors.fixed import DecodedFixed
 from squeeze.packing.tensors.float_writer import MemoryWriter, Writer, copy
@@ -235,6 +235,22 @@ class Rans(Coding):
         return Decoded(payload, form.dtype, form.size)
 
 
+class Text(Coding):
+    """Text among the bytes of a checkpoint (tensors/text.py)."""
+
+    is_slow = True
+
+    def takes(self, dtype: str) -> bool:
+        return dtype == "U8"
+
+    def encode(self, subject: Subject, writer: Writer) -> int:
+        is_text = text.is_text(subject.content, lambda: subject.bits)
+        return text.write(subject.content, writer, subject.threads) if is_text else 0
+
+    def decode_parts(self, payload: Content, form: Form, base: Content | None, threads: int) -> Content:
+        return text.DecodedText(payload, form.size)
+
+
 class Archive(Coding):
     """Entropy coding with mixed contexts, the smallest coding (tensors/archive.py)."""
 
@@ -323,13 +339,13 @@ def _of_values(inner: Coding) -> tuple[Coding, ...]:
     return *wrappers, Blocks(f"blocks+{inner.name}", inner), *relaid
 
 
-STORED, FIXED, ULPS = Stored("stored"), Fixed("fixed"), Ulps("ulps")
+STORED, FIXED, ULPS, TEXT = Stored("stored"), Fixed("fixed"), Ulps("ulps"), Text("text")
 RANS, ARCHIVE = Rans("rans"), Archive("archive")
 # The codings that a level tries in turn, for a tensor without and for one with a base.
 LEVELS: dict[str, tuple[tuple[Coding, ...], tuple[Coding, ...]]] = {
-    "fast": ((FIXED, *_of_values(RANS), RANS), (_delta(RANS), RANS)),
-    "runtime": ((*_of_values(RANS), RANS), (ULPS, _delta(RANS), RANS)),
-    "archive": ((*_of_values(ARCHIVE), ARCHIVE), (ULPS, _delta(ARCHIVE), ARCHIVE)),
+    "fast": ((FIXED, *_of_values(RANS), TEXT, RANS), (_delta(RANS), TEXT, RANS)),
+    "runtime": ((*_of_values(RANS), TEXT, RANS), (ULPS, _delta(RANS), TEXT, RANS)),
+    "archive": ((*_of_values(ARCHIVE), TEXT, ARCHIVE), (ULPS, _delta(ARCHIVE), TEXT, ARCHIVE)),
 }
 # Those of a tensor that shares bytes with others.
 SHARED: dict[str, tuple[Coding, ...]] = {

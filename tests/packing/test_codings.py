@@ -40,6 +40,7 @@ GRID = bytes_of(as_bf16(np.round(weights(COUNT) * 300) / 64))
 QUANTISED = np.clip(weights(90 * 105 * 34) * 300 + 128, 0, 255).astype(np.uint8)
 STEP = bytes_of((FLOATS.view(np.uint16) + np.arange(COUNT) % 3).astype(np.uint16))
 HALF = bytes_of(as_bf16(weights(1 << 16)))  # of which the first half is in another tensor
+TEXT = np.frombuffer(b"".join(b"token %d of the vocabulary\n" % (k * k) for k in range(40_000)), np.uint8)
 BF16, I32 = Tensor("t", "BF16", (90, 100), 0, 2 * COUNT), Tensor("t", "I32", (90, 105), 0, 4 * WORDS)
 # By the part of a coding's name that says what it is for: a tensor, its bytes, and those of the base.
 CASES = {
@@ -57,6 +58,7 @@ CASES = {
     "threes-down": (I32, across(words_of(3), 90), None),
     "fives": (I32, words_of(5), None),
     "sevens": (I32, words_of(7), None),
+    "text": (Tensor("t", "U8", (TEXT.size,), 0, TEXT.size), TEXT, None),
     "shared": (Tensor("t", "BF16", (256, 256), 0, HALF.size), HALF, HALF[: HALF.size // 2]),
 }
 TABLES = {"shared": Table((("", "u"),), (Run(0, 0, HALF.size // 2), Run(LITERAL, 0, HALF.size // 2)))}
@@ -137,7 +139,7 @@ def test_a_level_takes_the_first_coding_that_pays(level, name):
     tensor, data, base = CASES[name]
     found, payload = codings.encode_in_memory(Subject.of(tensor, data, base, 1, TABLES.get(name)), level)
     entropy = "archive" if level == "archive" else "rans"
-    wanted = {"stored": "stored", "ulps": "delta+rans" if level == "fast" else "ulps"}
+    wanted = {"stored": "stored", "text": "text", "ulps": "delta+rans" if level == "fast" else "ulps"}
     wanted |= dict.fromkeys(("fixed", "rans", "archive"), "fixed" if level == "fast" else entropy)
     wanted |= {"delta": wanted["ulps"], "shared": f"shared+{wanted['rans']}"}
     assert found.name == wanted.get(name, f"{name}+{entropy}")
