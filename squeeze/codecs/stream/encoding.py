@@ -152,16 +152,24 @@ def _by_medium(
     assert settings.level
     region, level = medium.sample(data.size, content, _SAMPLE_OF_TABLE), settings.level.number
     sample = data[region[0] : region[1]]
-    usual = _smallest(_without_language(sample, blocks.content(sample), settings), sample, settings, None)
-    least = _length(usual, sample.size)
-    if sample.size < data.size and medium.coded_size(data, region, level) >= least + _SLACK:
-        return None
+    least = _length(_by_usual(sample, settings), sample.size)
     is_sampled = sample.size < data.size
-    coded = medium.encode(data, content, level, progress if is_sampled else None)
-    if coded is None or not (is_sampled or len(coded) < least):
+    if is_sampled and medium.coded_size(data, region, level) >= least + _SLACK:
+        return None
+    payload = medium.encode(data, content, level, progress if is_sampled else None)
+    if payload is None or not (is_sampled or len(payload) < least):
         return None
     report(progress, 0 if is_sampled else data.size)
-    return Coded(medium.block, coded)
+    coded = Coded(medium.block, payload)
+    if len(payload) * sample.size > (least + _SLACK) * data.size:  # it is larger than its sample had promised
+        usual = _by_usual(data, settings)
+        return usual if _length(usual, data.size) < len(payload) else coded
+    return coded
+
+
+def _by_usual(data: np.ndarray, settings: Settings) -> Coded | None:
+    """Code data by the models of its bytes alone, without a language model, or return None if it is not shorter."""
+    return _smallest(_without_language(data, blocks.content(data), settings), data, settings, None)
 
 
 def candidates(data: np.ndarray, content: Content, settings: Settings) -> Iterator[Plan]:

@@ -4,6 +4,7 @@ import io
 import random
 from contextlib import suppress
 
+import numpy as np
 import pytest
 
 import squeeze
@@ -29,6 +30,16 @@ def test_every_kind_of_image_comes_back(name, mode):
 
 def test_a_smooth_image_takes_a_quarter_less():
     assert check(jpegs.jpeg(320, 240, quality=90)) < 0.75
+
+
+def test_a_large_image_that_other_models_make_smaller_too_is_coded_by_its_own():
+    image = pytest.importorskip("PIL.Image", reason="needs Pillow")
+    y, x = np.mgrid[:1000, :1200]
+    waves, out = (128 + 60 * np.sin(x / 90) + 50 * np.cos(y / 70)).astype(np.uint8), io.BytesIO()
+    image.fromarray(waves).save(out, "JPEG", quality=95)
+    stream = squeeze.compress(out.getvalue(), 3)
+    assert [block.codec for block in read_index(io.BytesIO(stream))[0].blocks] == ["jpeg"]
+    assert len(out.getvalue()) > 1 << 16 and squeeze.decompress(stream) == out.getvalue()
 
 
 def test_the_scans_of_an_image_do_not_matter():

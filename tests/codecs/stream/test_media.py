@@ -97,6 +97,19 @@ def test_what_a_medium_makes_no_smaller_is_coded_as_usual(toy):
     assert squeeze.decompress(stream) == data
 
 
+def test_a_medium_that_is_larger_than_its_sample_promised_is_coded_as_usual(monkeypatch):
+    class Promising(Ramps):
+        def sample(self, size, content, most):
+            return 0, size // 3, content
+
+        def coded_size(self, data, sample, level):
+            return 1
+
+    monkeypatch.setattr(media, "MEDIA", (Promising(SIZE - 1),))
+    stream = squeeze.compress(RAMP, 3)
+    assert "image" not in [block.codec for block in blocks_of(stream)] and squeeze.decompress(stream) == RAMP
+
+
 def test_media_stay_as_they_are_without_parsing(toy):
     assert "image" not in [block.codec for block in blocks_of(squeeze.compress(DATA, 1, parse=False))]
 
