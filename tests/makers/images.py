@@ -16,6 +16,19 @@ def pixels(width: int, height: int, channels: int = 3, seed: int = 0) -> np.ndar
     return made
 
 
+def page(width: int, height: int, seed: int = 0) -> np.ndarray:
+    """Return uint8 [height, width] of 0 and 1: lines of rings of six shapes, as letters are, with some noise."""
+    random = np.random.default_rng(seed)
+    y, x = np.mgrid[-9:10, -7:8]
+    shapes = [(abs(np.hypot(x, y * tall / 4) - size) < 1.5).astype(np.uint8) for size in (3, 5) for tall in (2, 3, 4)]
+    made = np.zeros((height, width), np.uint8)
+    for top in range(2, height - 19, 26):
+        for left in range(3, width - 15, 17):
+            made[top : top + 19, left : left + 15] = shapes[random.integers(6)]
+    made[random.random(made.shape) < 0.0005] ^= 1
+    return made
+
+
 def deep_rows(width: int, height: int) -> np.ndarray:
     """Return uint8 [height, 2 * width]: grey samples of 16 bits, the high byte first."""
     y, x = np.mgrid[0:height, 0:width]

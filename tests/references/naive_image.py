@@ -1,5 +1,6 @@
 """A decoder of images, written from docs/format.md, section 22, one number at a time."""
 
+from tests.references.naive_bilevel import TwoValues
 from tests.references.naive_bytewise import Coder
 from tests.references.naive_image_model import Image
 from tests.references.reading import Bytes
@@ -10,7 +11,7 @@ PASSES = ((0, 8, 0, 8), (4, 8, 0, 8), (0, 4, 4, 8), (2, 4, 0, 4), (0, 2, 2, 4), 
 def decode(payload: bytes, length: int) -> bytes:
     """Return the raw bytes of a payload."""
     file = Bytes(payload)
-    full, flags, depth = file.byte(), file.byte(), file.byte()
+    mark, flags, depth = file.byte(), file.byte(), file.byte()
     bits, channels = (1, 2, 4, 8, 16)[depth], (flags >> 4) + 1
     width, padding, prefix = file.varint(), file.varint(), file.varint()
     height = file.varint() if flags & 8 else 0
@@ -31,12 +32,17 @@ def decode(payload: bytes, length: int) -> bytes:
         sections = [(rows, stride, size - rows * filtered)]
     pixel, sample = max(bits * channels >> 3, 1), max(bits >> 3, 1)
     is_exact = bool(flags & 2) or bits < 8
-    image = Image(full, pixel, sample, row_of(width) + padding, sum(part[2] for part in sections), is_exact)
+    whole, total = row_of(width) + padding, sum(part[2] for part in sections)
+    if mark < 2:
+        image = Image(mark, pixel, sample, whole, total, is_exact)
+    else:
+        image = TwoValues(mark - 2, bits, whole, total, (file.byte(), file.byte()))
     image.coder = Coder(file.take(file.rest))
     raw = image.prefix(prefix)
     before = 5
     for rows, stride, total in sections:
         image.stride, image.padding, image.up = stride, padding, max(stride, 4 * pixel)
+        image.start_pass()
         above, done = [0] * stride, 0
         for _ in range(rows):
             row = image.row(min(stride, total - done))

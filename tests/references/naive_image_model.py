@@ -91,6 +91,9 @@ class Image:
 
     # 22.1
 
+    def start_pass(self) -> None:
+        """Begin the rows of the image, or those of a pass."""
+
     def _bit(self, *entry: object) -> int:
         value = self.entries.get(entry, 2**31)
         bit = self.coder.decode(max(value >> 10, 1) << 10)

@@ -6,12 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.image import state
-from squeeze.codecs.image.filters import FILTERS, add_filters, guess_filter, remove_filters
+from squeeze.codecs.image import bilevel, state
+from squeeze.codecs.image.bilevel import BilevelModel, Values
+from squeeze.codecs.image.bilevel_rows import code_rows as code_bilevel_rows
+from squeeze.codecs.image.filters import Filtered, add_filters, code_filter, remove_filters
 from squeeze.codecs.image.flat import code_pixel, is_flat
 from squeeze.codecs.image.layout import Layout
 from squeeze.codecs.image.model import code_byte
-from squeeze.codecs.image.state import FAST, FULL, ImageModel, Preset
+from squeeze.codecs.image.state import FAST, FULL, ImageModel
 from squeeze.errors import DamagedError
 from squeeze.numerics.bitmodels import adaptive, coder as arithmetic
 from squeeze.numerics.jit import kernel
@@ -21,6 +23,9 @@ __all__ = ["decode", "encode", "memory", "size_of_rows"]
 
 _STEP = 1 << 15  # bytes between two reports of progress
 _PRESETS = (FAST, FULL)
+_OF_TWO_VALUES = 2  # in the mark of a payload, beside its preset
+_BILEVEL_PRESETS = (bilevel.FAST, bilevel.FULL)
+_Model = ImageModel | BilevelModel
 Progress = Callable[[int], None] | None
 
 
@@ -54,13 +59,8 @@ def _code_rows(m: ImageModel, coder, coded, begin, end, row, count, decoding):
                 continue
             code_byte(m, coder, coded, i, decoding)
             i += 1
-        if m.filters.size:
-            guess = guess_filter(m.data, i - size, size, stride, m.state.pixel, at == m.state.first)
-            before = np.int64(m.filters[at - 1]) if at else FILTERS
-            first = (before * FILTERS + guess) * 8
-            m.filters[at] = adaptive.code_tree(m.filters[at], 3, m.filter_entries, first, coder, coded, decoding)
-            if m.filters[at] >= FILTERS or arithmetic.is_over(coder, coded, decoding):
-                return False
+        if m.filters.size and not code_filter(m, coder, coded, at, i, size, decoding):
+            return False
     return True
 
 
@@ -74,14 +74,17 @@ class _Section(NamedTuple):
     rows: int
     at: int  # where it begins in the file, with its filters
 
-    def code(self, m: ImageModel, coder: np.ndarray, coded: np.ndarray, decoding: bool, progress: Progress) -> bool:
+    def code(self, m: _Model, coder: np.ndarray, coded: np.ndarray, decoding: bool, progress: Progress) -> bool:
         """Code the rows, and return whether there was room for the coded bytes, or enough of them."""
         m.state.stride, m.state.row, m.state.first = self.stride, self.stride - m.state.padding, self.first
         m.state.up = state.up_of(self.stride, m.state.pixel)
+        if isinstance(m, BilevelModel):
+            m.lines.fill(0)  # of the section before
+        code_rows = code_bilevel_rows if isinstance(m, BilevelModel) else _code_rows
         step = max(_STEP // self.stride, 1)
         for row in range(0, self.rows, step):
             count, begin = min(step, self.rows - row), self.begin + row * self.stride
-            if not _code_rows(m, coder, coded, begin, self.end, self.first + row, count, decoding):
+            if not code_rows(m, coder, coded, begin, self.end, self.first + row, count, decoding):
                 return False
             if progress:
                 progress(min(count * self.stride, self.end - begin) + count * (m.filters.size > 0))
@@ -98,10 +101,50 @@ def _sections(form: Layout, length: int) -> list[_Section]:
     return sections
 
 
-def _model(form: Layout, sections: list[_Section], preset: Preset) -> ImageModel:
+def _empty(form: Layout, sections: list[_Section]) -> Filtered:
     rows = sections[-1].first + sections[-1].rows if sections and form.filtered else 0
-    size = sections[-1].end - state.margin(form) if sections else 0
-    return state.build_model(size, rows, form, preset)
+    return Filtered.empty(sections[-1].end if sections else state.margin(form), rows)
+
+
+def _read_rows(raw: np.ndarray, rows: Filtered, section: _Section, form: Layout) -> bool:
+    """Copy the rows of a section from those of the file, and return whether all filters are known."""
+    size = section.end - section.begin
+    if form.filtered:
+        raw = raw[: size + section.rows]
+        return bool(remove_filters(raw, rows.data, *section[:3], form.pixel, rows.filters, section.first))
+    rows.data[section.begin : section.end] = _swapped(raw[:size]) if form.little else raw[:size]
+    return True
+
+
+def _write_rows(raw: np.ndarray, rows: Filtered, section: _Section, form: Layout) -> None:
+    """Copy the rows of a section to those of the file."""
+    size, part = section.end - section.begin, rows.data[section.begin : section.end]
+    if form.filtered:
+        add_filters(raw[: size + section.rows], rows.data, *section[:3], form.pixel, rows.filters, section.first)
+    else:
+        raw[:size] = _swapped(part) if form.little else part
+
+
+def _values(form: Layout, rows: np.ndarray) -> Values | None:
+    """Return the values of an image of two, or None for another one. Most of its pixels, or bits, are zeros."""
+    if form.channels > 1 or form.bits not in (1, 8) or not rows.size:
+        return None
+    if form.bits == 1:
+        ones = int(np.bitwise_count(rows).sum())
+        return Values(0, 255, False) if 2 * ones <= 8 * rows.size else Values(255, 0, False)
+    others = rows[rows != rows[0]]
+    first, second = int(rows[0]), int(others[0] if others.size else rows[0] ^ 1)
+    if others.size and (others != second).any():
+        return None
+    return Values(first, second, True) if 2 * others.size <= rows.size else Values(second, first, True)
+
+
+def _model(form: Layout, rows: Filtered, full: bool, values: Values | None) -> _Model:
+    """Return the model of an image, of two values if they are given."""
+    if values is None:
+        return state.build_model(rows, form, _PRESETS[full])
+    groups = -(-form.stride // 8) if values.is_bytes else form.stride
+    return bilevel.build_model(rows, groups, values, _BILEVEL_PRESETS[full])
 
 
 def encode(data: np.ndarray, form: Layout, full: bool, progress: Progress = None) -> bytes | None:
@@ -114,10 +157,11 @@ def encode(data: np.ndarray, form: Layout, full: bool, progress: Progress = None
         progress: is called with the number of bytes coded since its last call.
     """
     sections = _sections(form, data.size)
-    m = _model(form, sections, _PRESETS[full])
-    for section in sections:
-        if not _read_rows(data[section.at :], m, section, form):
-            return None
+    rows = _empty(form, sections)
+    if not all(_read_rows(data[section.at :], rows, section, form) for section in sections):
+        return None
+    values = _values(form, rows.data[state.margin(form) :])
+    m = _model(form, rows, full, values)
     coder, coded = np.zeros(3, np.uint64), np.zeros(data.size + 4 * arithmetic.SPARE, np.uint8)
     arithmetic.start_encoder(coder)
     is_coded = adaptive.code_bytes(data[: form.prefix].copy(), coder, coded, _entries(form), False)
@@ -125,7 +169,8 @@ def encode(data: np.ndarray, form: Layout, full: bool, progress: Progress = None
         progress(form.prefix)
     if not is_coded or not all(section.code(m, coder, coded, False, progress) for section in sections):
         return None
-    payload = bytes([full]) + form.to_bytes() + coded[: arithmetic.finish_encoder(coder, coded)].tobytes()
+    head = bytes([full + _OF_TWO_VALUES * (values is not None)]) + form.to_bytes() + bytes((values or ())[:2])
+    payload = head + coded[: arithmetic.finish_encoder(coder, coded)].tobytes()
     return payload if len(payload) < data.size else None
 
 
@@ -140,9 +185,10 @@ def size_of_rows(data: np.ndarray, form: Layout, full: bool, first: int, count: 
         count: the number of rows.
     """
     (section,) = _sections(form, data.size)
-    m, size = _model(form, [section], _PRESETS[full]), count * (section.stride + form.filtered)
-    if not _read_rows(data, m, section, form):
+    rows, size = _empty(form, [section]), count * (section.stride + form.filtered)
+    if not _read_rows(data, rows, section, form):
         return size
+    m = _model(form, rows, full, _values(form, rows.data[section.begin :]))
     begin = section.begin + first * section.stride
     part = section._replace(begin=begin, end=begin + count * section.stride, first=first, rows=count)
     coder, coded = np.zeros(3, np.uint64), np.zeros(size + 4 * arithmetic.SPARE, np.uint8)
@@ -157,12 +203,14 @@ def decode(payload: bytes, length: int, progress: Progress = None) -> np.ndarray
         DamagedError: if the payload is invalid.
     """
     file = io.BytesIO(payload)
-    full = read_exactly(file, 1)[0]
-    if full > 1:
+    mark = read_exactly(file, 1)[0]
+    if mark >= 2 * _OF_TWO_VALUES:
         raise _damaged()
     form = Layout.read(file, length)
+    values = _read_values(file, form) if mark >= _OF_TWO_VALUES else None
     sections = _sections(form, length)
-    m = _model(form, sections, _PRESETS[full])
+    rows = _empty(form, sections)
+    m = _model(form, rows, bool(mark % _OF_TWO_VALUES), values)
     coder, coded = np.zeros(3, np.uint64), np.frombuffer(bytearray(file.read()), np.uint8)
     arithmetic.start_decoder(coder, coded)
     data = np.zeros(length, np.uint8)
@@ -173,32 +221,25 @@ def decode(payload: bytes, length: int, progress: Progress = None) -> np.ndarray
     for section in sections:
         if not section.code(m, coder, coded, True, progress):
             raise _damaged()
-        _write_rows(data[section.at :], m, section, form)
+        _write_rows(data[section.at :], rows, section, form)
     return data
 
 
 def memory(length: int) -> int:
     """Estimate the memory in bytes of coding or decoding an image of `length` bytes."""
-    return state.memory(length, FULL)
+    return max(state.memory(length, FULL), bilevel.memory(length, bilevel.FULL))
 
 
-def _read_rows(rows: np.ndarray, m: ImageModel, section: _Section, form: Layout) -> bool:
-    """Copy the rows of a section to the model, and return whether all filters are known."""
-    size = section.end - section.begin
-    if form.filtered:
-        rows = rows[: size + section.rows]
-        return bool(remove_filters(rows, m.data, *section[:3], form.pixel, m.filters, section.first))
-    m.data[section.begin : section.end] = _swapped(rows[:size]) if form.little else rows[:size]
-    return True
+def _read_values(file: io.BytesIO, form: Layout) -> Values:
+    """Read the values of an image of two.
 
-
-def _write_rows(rows: np.ndarray, m: ImageModel, section: _Section, form: Layout) -> None:
-    """Copy the rows of a section from the model."""
-    size, part = section.end - section.begin, m.data[section.begin : section.end]
-    if form.filtered:
-        add_filters(rows[: size + section.rows], m.data, *section[:3], form.pixel, m.filters, section.first)
-    else:
-        rows[:size] = _swapped(part) if form.little else part
+    Raises:
+        DamagedError: if its layout cannot have them.
+    """
+    zero, one = read_exactly(file, 2)
+    if form.channels > 1 or form.bits not in (1, 8) or zero == one or (form.bits == 1 and {zero, one} != {0, 255}):
+        raise _damaged()
+    return Values(zero, one, form.bits == 8)
 
 
 def _swapped(rows: np.ndarray) -> np.ndarray:

@@ -1,12 +1,35 @@
 """The filters of PNG: rows without them, what filter an encoder probably chose, and rows with them again."""
 
+from typing import NamedTuple
+
 import numpy as np
 
+from squeeze.numerics.bitmodels import adaptive, coder as arithmetic
 from squeeze.numerics.jit import inline, kernel, part
 
-__all__ = ["FILTERS", "add_filters", "guess_filter", "remove_filters"]
+__all__ = ["FILTERS", "Filtered", "add_filters", "code_filter", "guess_filter", "remove_filters"]
 
 FILTERS = 5  # none, left, above, mean, Paeth
+
+
+class Filtered(NamedTuple):
+    """Rows without their filters, and these.
+
+    Attributes:
+        data: uint8, zeros before the rows, and these.
+        filters: uint8 [rows], or none.
+        filter_entries: uint32, the probabilities of filters.
+    """
+
+    data: np.ndarray
+    filters: np.ndarray
+    filter_entries: np.ndarray
+
+    @classmethod
+    def empty(cls, size: int, rows: int) -> "Filtered":
+        """Return `size` zeros, and `rows` filters of none."""
+        entries = np.full((FILTERS + 1) * FILTERS * 8, adaptive.EVEN, np.uint32)
+        return cls(np.zeros(size, np.uint8), np.zeros(rows, np.uint8), entries)
 
 
 @inline
@@ -92,3 +115,26 @@ def guess_filter(data, begin, size, stride, pixel, is_first):
         if total < least:
             best, least = kind, total
     return best
+
+
+@part
+def code_filter(m, coder, coded, row, end, size, decoding):
+    """Code the filter of a row after its bytes.
+
+    Args:
+        m: The model of the image.
+        coder: The arithmetic coder.
+        coded: Its bytes.
+        row: The number of the row.
+        end: Where it ends in the data of the model.
+        size: Its bytes.
+        decoding: The direction.
+
+    Returns:
+        Whether it is one of PNG, and there was room for the coded bytes, or enough of them.
+    """
+    guess = guess_filter(m.data, end - size, size, m.state.stride, m.state.pixel, row == m.state.first)
+    before = np.int64(m.filters[row - 1]) if row else FILTERS
+    first = (before * FILTERS + guess) * 8
+    m.filters[row] = adaptive.code_tree(m.filters[row], 3, m.filter_entries, first, coder, coded, decoding)
+    return m.filters[row] < FILTERS and not arithmetic.is_over(coder, coded, decoding)

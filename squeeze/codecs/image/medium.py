@@ -5,6 +5,7 @@ import numpy as np
 from squeeze.codecs.content import Content, Medium, Progress, Region
 from squeeze.codecs.image import formats
 from squeeze.codecs.image.layout import Layout
+from squeeze.codecs.image.raw import find_raw
 
 __all__ = ["Image"]
 
@@ -12,12 +13,16 @@ _FULL = 4  # the first level with the whole model
 
 
 class Image(Medium):
-    """Pixels: the data of PNG images, and images without compression."""
+    """Pixels: the data of PNG images, images without compression, and rows of bits without a header."""
 
     block, kind, module = 6, "image", "squeeze.codecs.image.coder"
 
     def find(self, data: np.ndarray) -> list[Region]:
         return [(start, end, Content(self.kind, 0, form)) for start, end, form in formats.find(data)]
+
+    def guess(self, data: np.ndarray) -> Content | None:
+        form = find_raw(data)
+        return None if form is None else Content(self.kind, 0, form)
 
     def sample(self, size: int, content: Content, most: int) -> Region:
         form = Layout(*content.form)

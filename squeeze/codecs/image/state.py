@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from squeeze.codecs.image import flat
-from squeeze.codecs.image.filters import FILTERS
+from squeeze.codecs.image.filters import Filtered
 from squeeze.codecs.image.layout import MOST_ROW, Layout
 from squeeze.codecs.image.neighbours import AROUND, LINEAR
 from squeeze.codecs.image.relative import BINS, LEVELS, START
@@ -112,21 +112,19 @@ def _line_bits(size: int, preset: Preset) -> int:
     return min(max((size * preset.contexts // 4).bit_length(), 8), preset.slot_bits)
 
 
-def build_model(size: int, rows: int, form: Layout, preset: Preset) -> ImageModel:
-    """Allocate the model of an image of `size` bytes with `rows` filters."""
-    front, n = margin(form), preset.contexts
+def build_model(filtered: Filtered, form: Layout, preset: Preset) -> ImageModel:
+    """Allocate the model of an image, whose data begins with `margin` zeros."""
+    data = filtered.data
+    size, n = data.size - margin(form), preset.contexts
     first_direct = n + 2 * preset.predictions
     first_match = first_direct + preset.direct
     bias = first_match + 2 * preset.matches
     inputs, lines = -(-(bias + 1) // 8) * 8, 1 << _line_bits(size, preset)
-    data = np.zeros(front + size, np.uint8)
     ring = 1 << (up_of(form.stride, form.pixel) + 2 * form.pixel).bit_length()
     regressions, planes = (preset.regressions, PLANES) if preset.regressions else (1, 1)
     return ImageModel(
-        filters=np.zeros(rows, np.uint8),
-        filter_entries=np.full((FILTERS + 1) * FILTERS * 8, adaptive.EVEN, np.uint32),
+        **filtered._asdict(),
         flat_entries=np.full(flat.ENTRIES, adaptive.EVEN, np.uint32),
-        data=data,
         misses=np.zeros((ring, preset.predictions), np.uint8),
         around=np.zeros((3, len(AROUND)), np.int64),
         state=layout.record(

@@ -108,3 +108,22 @@ def test_rows_of_a_filtered_image_are_sampled_with_what_is_above_them():
     sample = medium.sample(data.size, content, 9_000)
     whole = medium.encode(data, content, 1)
     assert sample[0] > 0 and medium.coded_size(data, sample, 1) < 1.5 * len(whole) * (sample[1] - sample[0]) / data.size
+
+
+PAGE = images.page(800, 300)
+PAGES = {
+    "PBM": b"P4\n800 300\n" + np.packbits(PAGE, axis=1).tobytes(),
+    "PNG of bits": images.png((800, 300, 1, 0, 0), images.filtered(np.packbits(1 - PAGE, axis=1), 1, [0])),
+    "PNG of bytes": images.png((800, 300, 8, 0, 0), images.filtered(PAGE * np.uint8(255), 1, [0, 2])),
+    "BMP": images.bmp(PAGE[:, :, None], bytes(1024)),
+    "rows alone": np.packbits(PAGE, axis=1).tobytes(),
+}
+
+
+@pytest.mark.parametrize("level", [1, 4])
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_of_two_colours_is_coded_as_one(name, level):
+    stream = squeeze.compress(PAGES[name], level)
+    assert squeeze.decompress(stream) == PAGES[name]
+    assert container.IMAGE in kinds_of(stream)
+    assert len(stream) < 2_000  # 30,000 bytes of six shapes with a little noise

@@ -42,6 +42,36 @@ def test_an_image_decodes_by_the_specification(name, full):
 @pytest.mark.parametrize(
     "form",
     [
+        Layout(99, 1, 1),
+        Layout(90, 1, 1, padding=3, prefix=20),
+        Layout(75, 1, 1, indexed=1, filtered=1),
+        Layout(70, 8, 1, filtered=1),
+        Layout(45, 8, 1, indexed=1),
+        Layout(99, 1, 1, filtered=1, height=40),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("light", [False, True])
+def test_two_values_decode_by_the_specification(form, light, full):
+    page = images.page(form.width, 40) ^ light
+    rows = np.packbits(page, axis=1) if form.bits == 1 else page * np.uint8(200)
+    rows = np.pad(rows, ((0, 0), (0, form.padding)))
+    if form.height:
+        size = next(size for size in range(1_000) if form.sections(size) is not None)
+        data = bytes(light * (k % 7 == 3) for k in range(size))  # any of them is the number of a filter
+    else:
+        body = images.filtered(rows, 1, [0, 2, 1, 4, 3]) if form.filtered else rows.tobytes()
+        data = bytes(form.prefix) + body[:-1]
+    payload = coder.encode(np.frombuffer(data, np.uint8), form, full)
+    assert payload is not None
+    assert payload[0] == 2 + full
+    assert naive_image.decode(payload, len(data)) == data
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize(
+    "form",
+    [
         Layout(40, 8, 1, indexed=1),
         Layout(24, 8, 3, filtered=1),
         Layout(24, 8, 3, padding=2),

@@ -70,6 +70,9 @@ def _images() -> Iterator[bytes]:
     yield images.png((40, 30, 8, 0, 1), bytes(40 * 30 + 30 + 26))
     yield from (images.bmp(colours), images.bmp(grey, bytes(1024)), images.tga(colours), images.pnm(colours))
     yield from (images.tiff(colours), images.tiff(grey, ">", 3), images.pnm(grey))
+    page = images.page(120, 60)
+    yield b"P4\n120 60\n" + np.packbits(page, axis=1).tobytes()
+    yield images.png((120, 60, 8, 3, 0), images.filtered(page, 1, [0, 2, 4]), bytes(6))
     yield b"between".join(jpegs.by_hand(48, 32, seed) for seed in range(2))
     yield gifs.gif(40, [gifs.image(40, gifs.packed(gifs.codes_of(grey.tobytes(), 8), 8), 8, 30)])
 

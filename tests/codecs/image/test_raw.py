@@ -1,0 +1,34 @@
+"""Rows of bits without a header are found by their period, and other data is not."""
+
+import numpy as np
+import pytest
+
+from squeeze.codecs.image.layout import Layout
+from squeeze.codecs.image.raw import find_raw
+from tests.makers import images, inputs
+
+
+@pytest.mark.parametrize("width", [256, 640, 1728, 4000])
+@pytest.mark.parametrize("is_dark", [0, 1])
+def test_rows_are_found_by_their_period(width, is_dark):
+    rows = np.packbits(images.page(width, 400) ^ is_dark, axis=1)
+    assert find_raw(rows.ravel()) == Layout(width, 1, 1)
+    assert find_raw(rows.ravel()[5:]) == Layout(width, 1, 1)  # from within a row
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        bytes(100_000),
+        b"\xff" * 100_000,
+        inputs.words(100_000),
+        np.random.default_rng(0).bytes(100_000),
+        np.arange(25_000, dtype="<u4").tobytes(),
+        np.cumsum(np.random.default_rng(1).normal(size=20_000)).astype("<f4").tobytes(),
+        images.pixels(200, 200).tobytes(),
+        np.packbits(images.page(256, 30), axis=1).tobytes(),
+    ],
+    ids=["zeros", "ones", "text", "noise", "counter", "floats", "colours", "a few rows"],
+)
+def test_other_data_is_not_taken_for_rows(data):
+    assert find_raw(np.frombuffer(data, np.uint8)) is None

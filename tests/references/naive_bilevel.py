@@ -1,0 +1,139 @@
+"""The model of images of two values, written from docs/format.md, section 22.6, one pixel at a time."""
+
+from tests.references.naive_bytewise import SQUASH, STRETCH, clamp, learn_map, squash
+from tests.references.naive_image_model import Image
+
+ROWS = (
+    *("4; 2, 2; 1, 1", "4; 4, 4; 3, 3; 1, 1", "5; 5, 5; 4, 4; 3, 3", "8; 7, 7; 7, 6; 6, 5; 4, 4; 2, 2"),
+    *("8; 7, 7; 6, 6; 5, 5; 4, 4; 3, 3", "1; 1, 1; 1, 1; 1, 1; 1, 1; 1, 1; 1, 1", "16; 0, 0"),
+    *("6; 6, 6; 5, 5; 4, 4; 3, 3", "12; 3, 7", "0; 2, 2; 2, 2; 2, 2", "4; 2, 2; 2, 2; 2, 2; 2, 2; 2, 2; 2, 2"),
+    *("15; 12, 7; 4, 4", "3; 3, 3; 3, 3; 3, 3; 3, 3", "2; 1, 1"),
+)
+TEMPLATES = [[[int(n) for n in row.split(",")] for row in one.split(";")] for one in ROWS]
+GOLDEN, U64 = 0x9E3779B97F4A7C15, 2**64 - 1
+
+
+def with_error(weights: list[int], inputs: list[int], error: int, rate: int) -> None:
+    for k, value in enumerate(inputs):
+        weights[k] = (weights[k] + ((error * rate * value + 2**21) >> 22) + 2**31) % 2**32 - 2**31
+
+
+class TwoValues(Image):
+    """An image whose rows are of pixels of two values."""
+
+    def __init__(self, full: int, bits: int, stride: int, size: int, values: tuple[int, int]):
+        super().__init__(full, 1, 1, stride, size, True)
+        self.values, self.bits = values, bits
+        n = size + 3 * max(stride, 4) + 8
+        self.map_bits = min(max(n.bit_length() - 1, 10), 20 if full else 18)
+        self.maps_of: dict[tuple[int, int], list[int]] = {}
+        self.start_pass()
+        self.flats = 0
+
+    def start_pass(self) -> None:
+        self.lines: list[list[int]] = []
+
+    def row(self, size: int) -> bytes:
+        zero, one = self.values
+        count = size if self.bits == 8 else 8 * size
+        self.line: list[int] = []
+        self.lines.append(self.line)
+        self.left = self.run_of = 0
+        while len(self.line) < count:
+            whole = count - len(self.line) >= 8
+            if not (whole and self._is_flat() and self._same_group()):
+                for j in range(min(8, count - len(self.line))):
+                    self._pixel(j)
+        if self.bits == 8:
+            return bytes(one if pixel else zero for pixel in self.line)
+        packed = (int("".join(map(str, self.line[at : at + 8])), 2) for at in range(0, count, 8))
+        return bytes(byte ^ zero for byte in packed)
+
+    def _at(self, x: int, y: int) -> int:
+        """Return the pixel at column `x` of the row `y` rows up."""
+        row = self.lines[-1 - y] if y < len(self.lines) else []
+        return row[x] if 0 <= x < len(row) else 0
+
+    def _up(self, y: int, first: int, last: int) -> int:
+        number = 0
+        for x in range(first, last + 1):
+            number = number << 1 | self._at(x, y)
+        return number
+
+    def _group(self, y: int) -> int:
+        x = len(self.line)
+        return self._up(y, x - 16, x + 15)
+
+    def _is_flat(self) -> bool:
+        around = [self._group(1) & 0x3FFE0, self._group(2) & 0x3FFE0]
+        before = self.left & 255
+        return (before == 0 and around == [0, 0]) or (before == 255 and around == [0x3FFE0] * 2)
+
+    def _same_group(self) -> bool:
+        color = self.left & 1
+
+        def eq(v: int, mask: int) -> int:
+            return int(v & mask == color * mask)
+
+        entry = 8 * min(self.flats.bit_length(), 15) + 4 * eq(self._group(1), 0x1F)
+        entry += 2 * eq(self._group(3), 0x3FFE0) + eq(self.left >> 8, 0xFF)
+        if not self._bit("flat", entry):
+            self.flats = 0
+            return False
+        self.flats += 1
+        self.run_of = min(self.run_of + 8, 2048)
+        self.line += [color] * 8
+        self.left = (self.left << 8 | 255 * color) % 2**32
+        return True
+
+    def _contexts_of(self, j: int) -> list[int]:
+        x, found = len(self.line), []
+        for template in TEMPLATES:
+            number = place = 0
+            for y, (left, *right) in enumerate(template):
+                end = x + right[0] if y else x - 1
+                number |= self._up(y, x - left, end) << place
+                place += end - (x - left) + 1
+            found.append(number)
+        found.append(512 * (len(self.lines) - 1 & 7) + 64 * j + 8 * self._up(1, x - 1, x + 1) + (self.left & 7))
+        return found if self.full else found[:7]
+
+    def _pixel(self, j: int) -> None:
+        x, places, inputs, known = len(self.line), [], [], 0
+        for k, context in enumerate(self._contexts_of(j)):
+            h = (context + 1) * GOLDEN & U64
+            h = (h ^ h >> 29) * GOLDEN & U64
+            entry = self.maps_of.setdefault((k, h >> (64 - self.map_bits)), [2**31])
+            places.append(entry)
+            count = entry[0] & 1023
+            known += (count > 0) + (count > 2)
+            inputs.append(STRETCH[entry[0] >> 20] if count else 0)
+        inputs.append(1024)
+        rows = [
+            256 * self._up(2, x - 1, x + 1) + 8 * self._up(1, x - 2, x + 2) + (self.left & 7),
+            2 * self._up(1, x - 4, x + 4) + (self.left & 1),
+            8 * min(self.run_of.bit_length(), 15) + self._up(1, x - 1, x + 1),
+            known,
+        ]
+        weights = [self.weights.setdefault((t, row), [16384] * len(inputs)) for t, row in enumerate(rows)]
+        logits = [clamp(sum(w * v for w, v in zip(one, inputs, strict=True)) >> 16) for one in weights]
+        final = self.final.setdefault(rows[0] & 255, [16384] * 4)
+        logit = clamp(sum(w * v for w, v in zip(final, logits, strict=True)) >> 16)
+        mixed = squash(logit)
+        apms = [
+            self.apms.setdefault((t, rows[t]), [min(SQUASH[128 * k], 2**32 - 1) for k in range(33)]) for t in (0, 2)
+        ]
+        at, part = (logit + 65536) >> 12, (logit + 65536) & 4095
+        refined = sum((apm[at] * (4096 - part) + apm[at + 1] * part) >> 12 for apm in apms)
+        bit = self.coder.decode(min(max((2 * mixed + refined) >> 2, 1), 2**32 - 1))
+        target, near = 2**32 - 1 if bit else 0, (logit + 65536 + 2048) >> 12
+        for apm in apms:
+            apm[near] += (target - apm[near]) >> 6
+        for one, of in zip(weights, logits, strict=True):
+            with_error(one, inputs, (target - squash(of)) >> 16, 14)
+        with_error(final, logits, (target - mixed) >> 16, 1)
+        for entry in places:
+            learn_map(entry, 0, bit, 255)
+        self.run_of = min(self.run_of + 1, 2048) if self.left & 1 == bit else 1
+        self.left = (self.left << 1 | bit) % 2**32
+        self.line.append(bit)
