@@ -10,6 +10,7 @@ import numpy as np
 from squeeze.numerics.jit import inline, kernel, part
 from squeeze.packing.tensors.float_payload import Array
 from squeeze.packing.tensors.grid_codes import code_of, inverse_of, place_of
+from squeeze.packing.tensors.grid_groups import HALF, MOST_GROUP, fit_group, is_half, step_of_half
 from squeeze.packing.tensors.grid_levels import AFFINE, COUNTS, INT, SIGNED, TABLES, rebuilt, value_of
 
 __all__ = ["MOST_DISTINCT", "Space", "distinct", "fit_bands"]
@@ -29,19 +30,20 @@ class Space:
         slots: a set of words.
         words: words of a tile.
         places: their values, and the least and the greatest number that is rounded to each.
+        bounds: the same of a group.
         found: scale and offset.
         hint: the level of the largest value of the tile before.
     """
 
     def __init__(self) -> None:
         self.slots, self.words = np.zeros(_SLOTS, np.int64), np.empty(MOST_DISTINCT, np.uint32)
-        self.places = np.empty((3, MOST_DISTINCT))
+        self.places, self.bounds = np.empty((3, MOST_DISTINCT)), np.empty((3, MOST_GROUP), np.float32)
         self.found, self.hint = np.empty(2, np.float32), np.zeros(1, np.int64)
 
     @property
     def arrays(self) -> tuple[Array, ...]:
         self.hint[0] = 0
-        return self.slots, self.words, self.places, self.found, self.hint
+        return self.slots, self.words, self.places, self.bounds, self.found, self.hint
 
 
 @inline
@@ -151,10 +153,12 @@ def _is_rebuilt(words, count, form, kind, scale, offset):
 
 
 @part
-def _roundest(low, high, words, count, form, kind, offset):
-    """Return the scale from low to high with the fewest bits that rebuilds all words, or -1."""
+def _roundest(low, high, words, count, form, kind, offset, most_bits):
+    """Return the scale from low to high with the fewest bits, up to `most_bits`, that rebuilds all words, or -1."""
     least, most = np.float64(low).view(np.int64), np.float64(high).view(np.int64)
     for bits in (8, 11, 14, 17, 20, 24):
+        if bits > most_bits:
+            break
         unit = np.int64(1) << (53 - bits)
         first = (least + unit - 1) & -unit
         steps = (most - first) // unit if first <= most else -1
@@ -197,7 +201,7 @@ def _try_place(words, places, count, form, kind, place):
     level = np.float64(TABLES[kind, 1 if places[0, last] < 0 else 0, place])
     low, high = places[1, last] / level * (1 - _SLACK), places[2, last] / level * (1 + _SLACK)
     low, high = _narrowed(low, high, places, last, form, kind)
-    return _roundest(low, high, words, count, form, kind, np.float32(0)) if low <= high else -1.0
+    return _roundest(low, high, words, count, form, kind, np.float32(0), 24) if low <= high else -1.0
 
 
 @part
@@ -230,21 +234,20 @@ def _fit_scale(words, places, count, form, kind, hint):
 
 
 @part
-def _try_affine(words, places, count, form, most, least, steps, offset, is_first):
+def _try_affine(words, places, count, form, most, least, steps, offset, most_bits):
     """Return the scale with which the value `most` is whole number `steps` of a tile, above its offset, or -1.
 
-    Bounds are those of values, not of magnitudes. is_first: take less time, and let no value narrow the scale by which
-    the next ones are divided.
+    Bounds are those of values, not of magnitudes. most_bits: those of the scale.
     """
     low, high = (places[1, most] - offset) / steps, (places[2, most] - offset) / steps
     if not low > 0:
         return -1.0
-    inverse, smallest = 2 / (low + high), places[0, least]
+    smallest = places[0, least]
     for k in range(count):
         value = places[0, k]
         if value == smallest:
             continue
-        at = np.rint((value - offset) * inverse if is_first else 2 * (value - offset) / (low + high))
+        at = np.rint(2 * (value - offset) / (low + high))
         if at < 1:
             return -1.0
         each = 1.0 / at
@@ -252,7 +255,7 @@ def _try_affine(words, places, count, form, most, least, steps, offset, is_first
         high = min(high, (places[2, k] - offset) * each * (1 + _SLACK))
         if low > high:
             return -1.0
-    return _roundest(low, high, words, count, form, AFFINE, np.float32(offset))
+    return _roundest(low, high, words, count, form, AFFINE, np.float32(offset), most_bits)
 
 
 @part
@@ -265,28 +268,25 @@ def _fit_affine(words, places, count, form, found, hint):
         if not places[0, k] > 0:  # bounds of the value from those of its magnitude
             places[1, k], places[2, k] = -places[2, k], -places[1, k]
     value, low, high = places[0, least], places[1, least], places[2, least]
-    exponent = (np.float64(max(min(abs(low), abs(high)), 2.0**-14)).view(np.int64) >> 52) - 1023
-    unit = 2.0**-24
-    for _ in range(exponent + 14):  # the step of float16 at the offset
-        unit *= 2
+    unit = step_of_half(min(abs(low), abs(high)))
     first = np.ceil(low / unit) * unit
-    for attempt in range(2):
+    for most_bits in (HALF, 24):
         offset = first
         while offset <= high:
             found[0], found[1] = 0, offset
-            if places[0, most] == value:
-                if attempt == 0 and _is_rebuilt(words, count, form, AFFINE, found[0], found[1]):
+            if most_bits == HALF and not is_half(offset):
+                pass
+            elif places[0, most] == value:
+                if _is_rebuilt(words, count, form, AFFINE, found[0], found[1]):
                     return True
-            elif attempt == 0 and hint[0]:
-                scale = _try_affine(words, places, count, form, most, least, hint[0], offset, True)
-                if scale > 0:
-                    found[0] = scale
-                    return True
-            elif attempt:
-                for steps in range(1, _MOST_AFFINE):
-                    scale = _try_affine(words, places, count, form, most, least, steps, offset, False)
+            else:
+                for steps in range(_MOST_AFFINE):  # the first one is that of the group before
+                    number = steps if steps else hint[0]
+                    if number == 0 or (steps and steps == hint[0]):
+                        continue
+                    scale = _try_affine(words, places, count, form, most, least, number, offset, most_bits)
                     if scale > 0:
-                        found[0], hint[0] = scale, steps
+                        found[0], hint[0] = scale, number
                         return True
             offset += unit
     return False
@@ -315,7 +315,7 @@ def _load(values, start, end, left, width, columns, most, slots, words):
 
 @kernel
 def fit_bands(
-    values, form, kind, columns, rows, width, scales, offsets, lows, highs, slots, words, places, found, hint
+    values, form, kind, columns, rows, width, scales, offsets, lows, highs, slots, words, places, bounds, found, hint
 ):
     """Fit all tiles of whole bands of a matrix; return whether each tile fits.
 
@@ -330,32 +330,38 @@ def fit_bands(
         offsets: filled for AFFINE, float32 [tiles].
         lows: filled, the least code of each tile, int16 [tiles].
         highs: filled, the greatest.
-        slots, words, places, found, hint: see `Space`. Slots are zeros before and after.
+        slots, words, places, bounds, found, hint: see `Space`. Slots are zeros before and after.
     """
     band, tile = rows * columns, 0
     most = MOST_DISTINCT if kind != AFFINE else _FEW
+    is_fast = rows == 1 and width <= MOST_GROUP and form == _BF16 and kind in (INT, SIGNED, AFFINE)
     for start in range(0, values.size, band):
         end = min(start + band, values.size)
         for left in range(0, columns, width):
             if start + left >= end:
                 break
-            count = _load(values, start, end, left, width, columns, most, slots, words)
-            if count < 0 or not _measure(words, places, count, form):
-                return False
-            found[1] = 0
-            if kind == AFFINE:
-                if not _fit_affine(words, places, count, form, found, hint):
+            count = min(width, columns - left)
+            is_group = is_fast and hint[0] > 0 and start + left + count <= end
+            if not is_group or not fit_group(values, start + left, count, kind, hint, words, bounds, found):
+                count = _load(values, start, end, left, width, columns, most, slots, words)
+                if count < 0 or not _measure(words, places, count, form):
                     return False
-            else:
-                found[0] = _fit_scale(words, places, count, form, kind, hint)
-                if found[0] < 0:
-                    return False
+                found[1] = 0
+                if kind == AFFINE:
+                    if not _fit_affine(words, places, count, form, found, hint):
+                        return False
+                else:
+                    found[0] = _fit_scale(words, places, count, form, kind, hint)
+                    if found[0] < 0:
+                        return False
             low, high, inverse = 0, 0, inverse_of(found[0])
             if kind == INT:
                 low, high = 1 << 14, -(1 << 14)
                 for k in range(count):
                     code = code_of(words[k], form, kind, inverse, found[1])
                     low, high = min(low, code), max(high, code)
+                if high - low > 255:
+                    return False
             scales[tile], offsets[tile], lows[tile], highs[tile] = found[0], found[1], low, high
             tile += 1
     return True

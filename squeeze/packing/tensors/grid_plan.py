@@ -18,6 +18,7 @@ from squeeze.packing.tensors.float_payload import DTYPES, WORDS, Array
 from squeeze.packing.tensors.grid_codes import codes_of_bands
 from squeeze.packing.tensors.grid_fit import MOST_DISTINCT, Space, distinct, fit_bands
 from squeeze.packing.tensors.grid_levels import AFFINE, E4M3, E5M2, FORMS, FP4, INT, NF4, PALETTE, SIGNED
+from squeeze.system.arena import thread_buffer
 
 __all__ = ["LEAST", "Codes", "Grid", "Tiles", "find"]
 
@@ -101,7 +102,7 @@ class Codes:
             first = (begin + start) * self._width
             values = bytes_of(self._content, first, first + part.size * self._width).view(self._kind)
             if self._grid.words is None:
-                codes_of_bands(values.astype(np.uint32), begin + start, *self._grid.arguments, part)
+                codes_of_bands(_widened(values), begin + start, *self._grid.arguments, part)
             else:
                 part[:] = np.searchsorted(self._grid.words, values)
 
@@ -121,7 +122,7 @@ def find(content: Content, dtype: str, shape: tuple[int, ...], threads: int = 1)
         return None
     search = _Search(content, dtype, count, threads)
     columns = shape[-1] if len(shape) > 1 and shape[-1] > 1 else count
-    if kinds := search.likely(columns):
+    if kinds := search.possible(search.likely(columns)):
         if found := search.whole(kinds):
             return found
         for tiles in _tilings(count, columns, shape):
@@ -164,10 +165,10 @@ class _Search:
         return WORDS[DTYPES[self.dtype][0]]
 
     def words(self, first: int, last: int, step: int = 1) -> Array:
-        """Return every `step`th of some values as uint32."""
+        """Return every `step`th of some values as uint32, until this thread's next call."""
         width = DTYPES[self.dtype][0] // 8
         values: Array = bytes_of(self.content, first * width, last * width).view(self.kind_of_words)
-        return values[::step].astype(np.uint32)
+        return _widened(values[::step])
 
     def likely(self, columns: int) -> list[int]:
         """Return the kinds of levels that a few pieces of rows, or of columns, are on."""
@@ -194,6 +195,16 @@ class _Search:
             if _fitted(pieces.reshape(-1), self.form, kind, Tiles(pieces.size, half, 1, half)) is not None:
                 found.append(kind)
         return found
+
+    def possible(self, kinds: list[int]) -> list[int]:
+        """Return the kinds without those that have no -0, if there is one."""
+        if not {INT, AFFINE} & set(kinds):
+            return kinds
+        minus_zero = 1 << (DTYPES[self.dtype][0] - 1)
+        for begin, end in pairwise([*range(0, self.count, PART), self.count]):
+            if (self.words(begin, end) == minus_zero).any():
+                return [kind for kind in kinds if kind not in (INT, AFFINE)]
+        return kinds
 
     def whole(self, kinds: list[int]) -> Grid | None:
         """Return a grid with one scale."""
@@ -267,6 +278,13 @@ def _grid(kind: int, form: int, tiles: Tiles, scales: Array, offsets: Array, low
     differ = kind == INT and lows.size > 1 and (lows != lows[0]).any()
     offsets = offsets if kind == AFFINE else np.zeros(1, np.float32)
     return Grid(kind, form, tiles, scales, offsets, least, None, lows if differ else None)
+
+
+def _widened(values: Array) -> Array:
+    """Return values as uint32, in memory of this thread."""
+    words: Array = thread_buffer("words of a grid", 4 * values.size).view(np.uint32)
+    words[:] = values
+    return words
 
 
 def _space() -> Space:
