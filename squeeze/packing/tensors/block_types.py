@@ -21,11 +21,21 @@ Element = tuple[int, int, int, int, int, int]  # the low part and the high one
 class Stream(NamedTuple):
     """A stream. Its type is U16 for the differences of float16 words from those of the first stream.
 
-    dtype: the type as which it is coded. elements: a row of six numbers each, int64 [elements, 6].
+    Attributes:
+        dtype: the type as which it is coded.
+        elements: a row of six numbers each, int64 [elements, 6].
+        begin: the first byte in a block if the elements are whole bytes, one after the other, otherwise -1.
     """
 
     dtype: str
     elements: Array
+    begin: int
+
+    @classmethod
+    def of(cls, dtype: str, elements: list[Element]) -> "Stream":
+        """Return a stream of elements of a block."""
+        begin = elements[0][0]
+        return cls(dtype, np.array(elements, np.int64), begin if elements == _whole(begin, len(elements)) else -1)
 
 
 def _whole(begin: int, count: int) -> list[Element]:
@@ -114,4 +124,4 @@ STREAMS: dict[str, list[tuple[str, list[Element]]]] = {
 def streams_of(dtype: str) -> tuple[Stream, ...]:
     """Return the streams of a block type; a type without a table has its first two bytes apart from the others."""
     rows = STREAMS.get(dtype) or [("F16", _whole(0, 2)), ("U8", _whole(2, BLOCKS[dtype] - 2))]
-    return tuple(Stream(kind, np.array(elements, np.int64)) for kind, elements in rows)
+    return tuple(Stream.of(kind, elements) for kind, elements in rows)

@@ -95,6 +95,28 @@ def _scatter(values, elements, block, out):
                 out[place + row[3]] |= np.uint8((value >> row[2] & ((1 << row[5]) - 1)) << row[4])
 
 
+def _take(data: Array, block: int, stream: Stream, first: int, last: int, out: Array) -> None:
+    """Fill `out` with elements first to last of a stream; `data` has the blocks from that of the first one on."""
+    count, is_whole = len(stream.elements), first % len(stream.elements) == 0 == last % len(stream.elements)
+    if stream.begin < 0 or not is_whole:
+        _gather(_as_compiled(data), block, stream.elements, first, last, out)
+    elif count == 2 and block % 2 == 0 == stream.begin % 2:
+        out.view(np.uint16)[:] = data.view(np.uint16)[stream.begin // 2 :: block // 2]
+    else:
+        out.reshape(-1, count)[:] = data.reshape(-1, block)[:, stream.begin : stream.begin + count]
+
+
+def _put(values: Array, stream: Stream, block: int, out: Array) -> None:
+    """Put the elements of whole blocks at their places in `out`, of which no other bits change."""
+    count = len(stream.elements)
+    if stream.begin < 0:
+        _scatter(values, stream.elements, block, out)
+    elif count == 2 and block % 2 == 0 == stream.begin % 2:
+        out.view(np.uint16)[stream.begin // 2 :: block // 2] = values.view(np.uint16)
+    else:
+        out.reshape(-1, block)[:, stream.begin : stream.begin + count] = values.reshape(-1, count)
+
+
 class _InStream:
     """A content with one stream of the blocks of another one."""
 
@@ -108,14 +130,14 @@ class _InStream:
         for start in range(begin, begin + out.size, step):
             stop = min(start + step, begin + out.size)
             first, last = start // per_block, -(-stop // per_block)
-            data = _as_compiled(_bytes(self._content, first * self._block, last * self._block))
+            data = _bytes(self._content, first * self._block, last * self._block)
             part = out[start - begin : stop - begin]
             if self._stream.dtype != "U16":
-                _gather(data, self._block, self._stream.elements, start, stop, part)
+                _take(data, self._block, self._stream, start, stop, part)
                 continue
             words = np.empty((2, last - first), np.uint16)
             for row, stream in zip(words, (self._stream, self._first), strict=True):
-                _gather(data, self._block, stream.elements, 2 * first, 2 * last, row.view(np.uint8))
+                _take(data, self._block, stream, 2 * first, 2 * last, row.view(np.uint8))
             part[:] = (words[0] - (words[1] & _COARSE)).view(np.uint8)[start - 2 * first :][: part.size]
 
 
@@ -215,4 +237,4 @@ class DecodedBlocks(InSegments):
                 codes ^= order.flips
                 values = thread_buffer("codes of blocks", values.size)
                 values.reshape(codes.shape)[order.places] = codes
-            _scatter(values, stream.elements, self._block, out)
+            _put(values, stream, self._block, out)

@@ -108,7 +108,9 @@ class PlaneModel:
             step = -(-segments // _CLUSTERED)
             rows = _samples(parts, cut, prefix_bits, step)
             lengths = _cluster(rows, step)
-            if lengths is not None:
+            if lengths is not None and step == 1:
+                ids, sums = _grouped_rows(rows, lengths)
+            elif lengths is not None:
                 ids, sums = _grouped(parts, cut, lengths)
             elif step == 1:
                 sums = rows.sum(0, dtype=np.int64)[None]
@@ -179,6 +181,12 @@ def _grouped(parts: Parts, cut: Cut, lengths: Array) -> tuple[Array, Array]:
         return sums
 
     return ids, _sum(parts.map(work))
+
+
+def _grouped_rows(rows: Array, lengths: Array) -> tuple[Array, Array]:
+    """Return the same as `_grouped` if the counts of all segments are known: `rows`, [segments, 2^prefix_bits]."""
+    ids = (rows.astype(np.float32) @ lengths.T).argmin(1).astype(np.uint8)
+    return ids, np.stack([rows[ids == group].sum(0, dtype=np.int64) for group in range(len(lengths))])
 
 
 def _sum(arrays: Iterator[Array]) -> Array:

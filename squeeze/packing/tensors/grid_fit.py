@@ -13,7 +13,7 @@ from squeeze.packing.tensors.grid_codes import code_of, inverse_of, place_of
 from squeeze.packing.tensors.grid_groups import HALF, MOST_GROUP, fit_group, is_half, step_of_half
 from squeeze.packing.tensors.grid_levels import AFFINE, COUNTS, INT, SIGNED, TABLES, rebuilt, value_of
 
-__all__ = ["MOST_DISTINCT", "Space", "distinct", "fit_bands"]
+__all__ = ["MOST_DISTINCT", "Space", "distinct", "fit_bands", "fit_kinds"]
 
 MOST_DISTINCT = 512
 _SLOTS = 2048
@@ -313,25 +313,11 @@ def _load(values, start, end, left, width, columns, most, slots, words):
     return count
 
 
-@kernel
-def fit_bands(
+@part
+def _fit_bands(
     values, form, kind, columns, rows, width, scales, offsets, lows, highs, slots, words, places, bounds, found, hint
 ):
-    """Fit all tiles of whole bands of a matrix; return whether each tile fits.
-
-    Args:
-        values: words of the bands, uint32, the last of which may have fewer values.
-        form: their type, see FORMS.
-        kind: the levels.
-        columns: values in a row.
-        rows: rows of a tile.
-        width: columns of a tile.
-        scales: filled, float32 [tiles].
-        offsets: filled for AFFINE, float32 [tiles].
-        lows: filled, the least code of each tile, int16 [tiles].
-        highs: filled, the greatest.
-        slots, words, places, bounds, found, hint: see `Space`. Slots are zeros before and after.
-    """
+    """Do as `fit_bands`."""
     band, tile = rows * columns, 0
     most = MOST_DISTINCT if kind != AFFINE else _FEW
     is_fast = rows == 1 and width <= MOST_GROUP and form == _BF16 and kind in (INT, SIGNED, AFFINE)
@@ -365,3 +351,51 @@ def fit_bands(
             scales[tile], offsets[tile], lows[tile], highs[tile] = found[0], found[1], low, high
             tile += 1
     return True
+
+
+@kernel
+def fit_bands(
+    values, form, kind, columns, rows, width, scales, offsets, lows, highs, slots, words, places, bounds, found, hint
+):
+    """Fit all tiles of whole bands of a matrix; return whether each tile fits.
+
+    Args:
+        values: words of the bands, uint32, the last of which may have fewer values.
+        form: their type, see FORMS.
+        kind: the levels.
+        columns: values in a row.
+        rows: rows of a tile.
+        width: columns of a tile.
+        scales: filled, float32 [tiles].
+        offsets: filled for AFFINE, float32 [tiles].
+        lows: filled, the least code of each tile, int16 [tiles].
+        highs: filled, the greatest.
+        slots, words, places, bounds, found, hint: see `Space`. Slots are zeros before and after.
+    """
+    return _fit_bands(
+        values, form, kind, columns, rows, width, scales, offsets, lows, highs, slots, words, places, bounds, found,
+        hint,
+    )  # fmt: skip
+
+
+@kernel
+def fit_kinds(
+    values, form, kinds, widths, fits, scales, offsets, lows, highs, slots, words, places, bounds, found, hint
+):
+    """Fill `fits` with whether all tiles of `values` fit, for each of some kinds of levels.
+
+    Args:
+        values: words, uint32, a number that all widths divide.
+        form: their type, see FORMS.
+        kinds: the levels, int64.
+        widths: values of a tile for each of the kinds, int64.
+        fits: filled, uint8, for each of the kinds.
+        scales, offsets, lows, highs: working space for each tile.
+        slots, words, places, bounds, found, hint: see `Space`. Slots are zeros before and after.
+    """
+    for k in range(kinds.size):
+        hint[0] = 0
+        fits[k] = _fit_bands(
+            values, form, kinds[k], widths[k], 1, widths[k], scales, offsets, lows, highs, slots, words, places, bounds,
+            found, hint,
+        )  # fmt: skip

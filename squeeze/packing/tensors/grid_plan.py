@@ -16,14 +16,15 @@ import numpy as np
 from squeeze.packing.tensors.content import PART, Content, InMemory, bytes_of, in_parts
 from squeeze.packing.tensors.float_payload import DTYPES, WORDS, Array
 from squeeze.packing.tensors.grid_codes import codes_of_bands
-from squeeze.packing.tensors.grid_fit import MOST_DISTINCT, Space, distinct, fit_bands
+from squeeze.packing.tensors.grid_fit import MOST_DISTINCT, Space, distinct, fit_bands, fit_kinds
 from squeeze.packing.tensors.grid_levels import AFFINE, E4M3, E5M2, FORMS, FP4, INT, NF4, PALETTE, SIGNED
 from squeeze.system.arena import thread_buffer
 
 __all__ = ["LEAST", "Codes", "Grid", "Tiles", "find"]
 
-LEAST = 256  # values: smaller tensors are not looked at
+LEAST = 512  # values: smaller tensors are not looked at, which would take longer than coding them
 _KINDS = (FP4, NF4, INT, SIGNED, AFFINE, E4M3, E5M2)  # in the order in which they are tried
+_TRIED = np.array(_KINDS)
 _PIECES, _PIECE = 12, 32  # the first look at a tensor: so many pieces of so many values
 _BLOCKS, _GROUPS = (128, 64), (256, 128, 64, 32, 16)
 _MOST_BAND = 1 << 26  # bytes of a row of tiles, unless the tensor is in memory
@@ -164,11 +165,11 @@ class _Search:
     def kind_of_words(self) -> type:
         return WORDS[DTYPES[self.dtype][0]]
 
-    def words(self, first: int, last: int, step: int = 1) -> Array:
-        """Return every `step`th of some values as uint32, until this thread's next call."""
+    def words(self, first: int, last: int) -> Array:
+        """Return some values as uint32, until this thread's next call."""
         width = DTYPES[self.dtype][0] // 8
         values: Array = bytes_of(self.content, first * width, last * width).view(self.kind_of_words)
-        return _widened(values[::step])
+        return _widened(values)
 
     def likely(self, columns: int) -> list[int]:
         """Return the kinds of levels that a few pieces of rows, or of columns, are on."""
@@ -180,21 +181,30 @@ class _Search:
         size = min(_PIECE, length)
         if step > 1 and size < _PIECE:
             return []
-        pieces, between = np.empty((_PIECES, size), np.uint32), length if step == 1 else 1
-        for number, piece in enumerate(pieces):
-            inside = (number * 5 % _PIECES) * (length // size) // _PIECES * size
-            begin = number * lines // _PIECES * between + inside * step
-            if step == 1 or isinstance(self.content, InMemory):
-                piece[:] = self.words(begin, begin + (size - 1) * step + 1, step)
-                continue
-            for k in range(size):
-                piece[k : k + 1] = self.words(begin + k * step, begin + k * step + 1)
-        found = []
-        for kind in _KINDS:
-            half = size if kind == AFFINE or size % 2 else size // 2  # an offset is that of a whole group
-            if _fitted(pieces.reshape(-1), self.form, kind, Tiles(pieces.size, half, 1, half)) is not None:
-                found.append(kind)
-        return found
+        between, numbers = length if step == 1 else 1, np.arange(_PIECES)
+        inside = (numbers * 5 % _PIECES) * (length // size) // _PIECES * size
+        begins = numbers * lines // _PIECES * between + inside * step
+        pieces = self._pieces(begins, size, step)
+        half = size if size % 2 else size // 2
+        widths = np.where(_TRIED == AFFINE, size, half)  # an offset is that of a whole group
+        fits, tiles = np.empty(len(_KINDS), np.uint8), pieces.size // half
+        found = *np.empty((2, tiles), np.float32), *np.empty((2, tiles), np.int16)
+        fit_kinds(pieces, self.form, _TRIED, widths, fits, *found, *_space().arrays)
+        return [kind for kind, is_fit in zip(_KINDS, fits, strict=True) if is_fit]
+
+    def _pieces(self, begins: Array, size: int, step: int) -> Array:
+        """Return pieces of `size` values that are `step` apart, uint32, end to end. begins: their first values."""
+        places = begins[:, None] + step * np.arange(size)
+        if isinstance(self.content, InMemory):
+            return self.content.data.view(self.kind_of_words)[places.reshape(-1)].astype(np.uint32)
+        pieces = np.empty(places.shape, np.uint32)
+        for row, piece in zip(places.tolist(), pieces, strict=True):
+            if step == 1:
+                piece[:] = self.words(row[0], row[-1] + 1)
+            else:
+                for k, place in enumerate(row):
+                    piece[k : k + 1] = self.words(place, place + 1)
+        return pieces.reshape(-1)
 
     def possible(self, kinds: list[int]) -> list[int]:
         """Return the kinds without those that have no -0, if there is one."""
