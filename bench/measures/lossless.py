@@ -1,7 +1,8 @@
-"""Compare packed checkpoints with lmz, zipnn, zstd and xz by bytes, and with zipnn by speed.
+"""Compare packed checkpoints with lmz, zipnn, zstd and xz by bytes, and with lmz and zipnn by speed.
 
 Sizes are those of whole files. The bound is the sum of zero-order entropies over tensors and fields. Speeds are those
-of coding tensors in memory, taking turns with zipnn. Every round trip is compared.
+of coding in memory on one thread, by processor time, in turns. squeeze codes tensors, lmz the chunks that it cuts, and
+zipnn the file. Every round trip is compared.
 """
 
 import argparse
@@ -12,7 +13,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -24,12 +24,13 @@ from bench.shared.checkpoints import make
 from bench.tables import Column, Listing, above
 from squeeze import pack, unpack
 from squeeze.checkpoint import gguf_file, safetensors as tensorfile
-from squeeze.packing.tensors import floats
+from squeeze.checkpoint.safetensors import Tensor
+from squeeze.packing import codings
+from squeeze.packing.coding import Form, Subject
 from squeeze.recipes.measure.inspect import field_entropies
-from squeeze.system.parallel import in_order
 
-Run = Callable[[int], tuple[int, tuple[float, float]]]  # threads -> bytes, seconds of both ways
-Tensors = list[tuple[str, np.ndarray]]  # type and bytes of each
+Run = Callable[[], tuple[int, tuple[float, float]]]  # () -> bytes, seconds of encoding and of decoding
+Tensors = list[tuple[Tensor, np.ndarray]]  # each with its bytes
 _ZIPNN_TYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 _QUICK, _SLOW = ("zstd -3",), ("zstd -19", "xz -6")
 
@@ -45,19 +46,26 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 def row(path: Path, options: argparse.Namespace) -> Row:
     tensors, raw = tensors_of(path)
-    dtype = Counter({dtype: data.size for dtype, data in tensors}).most_common(1)[0][0]
+    sizes = Counter[str]()
+    for tensor, data in tensors:
+        sizes[tensor.layout] += data.size
+    dtype = sizes.most_common(1)[0][0]
     found: Row = {"checkpoint": path.stem, "dtype": dtype, "raw": raw, "bound": bound(tensors)}
     for name, level in (("squeeze", "runtime"), ("archive", "archive")):
         if level == "runtime" or options.archive:
             found[name] = packed_size(path, level)
     if shutil.which("lmz"):
         found["lmz"] = lmz_size(path)
+    runs = {"squeeze": squeeze_run(tensors)}
     if dtype in _ZIPNN_TYPES and (zipnn := zipnn_run(path, dtype)):
-        found["zipnn"] = zipnn(1)[0]
-        for threads in (1, 2) if options.runs else ():
-            times = medians({"squeeze": squeeze_run(tensors), "zipnn": zipnn}, threads, options.runs)
+        found["zipnn"], runs["zipnn"] = zipnn()[0], zipnn
+    if lmz := lmz_run(path):
+        runs["lmz"] = lmz
+    if options.runs and len(runs) > 1:
+        times = medians(runs, options.runs)
+        for name in runs.keys() - {"squeeze"}:
             for place, way in enumerate(("encode", "decode")):
-                found[f"{way}, {threads}"] = round(times["zipnn"][place] / times["squeeze"][place], 3)
+                found[f"{way}, x {name}"] = round(times[name][place] / times["squeeze"][place], 3)
     for program in (*_QUICK, *(_SLOW if options.slow else ())):
         if shutil.which(program.split()[0]):
             found[program] = as_process(path, program)
@@ -68,13 +76,13 @@ def tensors_of(path: Path) -> tuple[Tensors, int]:
     """Return the tensors of a file, and its size in bytes."""
     file = gguf_file.read(path) if path.suffix == gguf_file.SUFFIX else tensorfile.read(path)
     with path.open("rb") as reading:
-        return [(tensor.layout, tensorfile.read_tensor(reading, tensor)) for tensor in file.tensors], file.size
+        return [(tensor, tensorfile.read_tensor(reading, tensor)) for tensor in file.tensors], file.size
 
 
 def bound(tensors: Tensors) -> int:
     total = 0.0
-    for dtype, data in tensors:
-        fields, values = field_entropies(data, dtype)
+    for tensor, data in tensors:
+        fields, values = field_entropies(data, tensor.layout)
         total += sum(fields.values()) * values / 8
     return round(total)
 
@@ -107,39 +115,65 @@ def as_process(path: Path, program: str) -> int:
     return len(done.stdout)
 
 
-def medians(runs: dict[str, Run], threads: int, count: int) -> dict[str, tuple[float, float]]:
+def medians(runs: dict[str, Run], count: int) -> dict[str, tuple[float, float]]:
     """Return the median seconds of encoding and decoding, by name. The first run of each is a warm-up.
 
     Args:
         runs: functions to time, by name
-        threads: threads of each run
         count: number of runs that count
     """
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
     for _ in range(count + 1):
         for name, run in runs.items():
-            times[name].append(run(threads)[1])
+            times[name].append(run()[1])
     return {name: (median(a for a, _ in kept[1:]), median(b for _, b in kept[1:])) for name, kept in times.items()}
 
 
-def encode(dtype: str, data: np.ndarray, threads: int) -> np.ndarray | None:
-    return floats.encode(data, dtype, threads) if data.size else None
-
-
-def decode(dtype: str, data: np.ndarray, payload: np.ndarray | None, threads: int) -> np.ndarray:
-    return data if payload is None else floats.decode(payload, dtype, data.size, threads)
-
-
 def squeeze_run(tensors: Tensors) -> Run:
-    def run(threads: int) -> tuple[int, tuple[float, float]]:
-        start = time.perf_counter()
-        payloads = list(in_order(((data.size, partial(encode, dtype, data)) for dtype, data in tensors), threads))
-        middle = time.perf_counter()
-        coded = zip(payloads, tensors, strict=True)
-        back = list(in_order(((data.size, partial(decode, dtype, data, p)) for p, (dtype, data) in coded), threads))
-        end = time.perf_counter()
+    """Return a function that codes tensors as level `runtime` does, the search for grids included."""
+
+    def run() -> tuple[int, tuple[float, float]]:
+        start = time.process_time()
+        coded = [codings.encode_in_memory(Subject.of(tensor, data, None, 1), "runtime") for tensor, data in tensors]
+        middle = time.process_time()
+        back = [
+            coding.decode(payload, Form.of(tensor), None, 1)
+            for (coding, payload), (tensor, _) in zip(coded, tensors, strict=True)
+        ]
+        end = time.process_time()
         assert all(np.array_equal(one, data) for one, (_, data) in zip(back, tensors, strict=True))
-        return 0, (middle - start, end - middle)
+        return sum(payload.size for _, payload in coded), (middle - start, end - middle)
+
+    return run
+
+
+def lmz_run(path: Path) -> Run | None:
+    """Return a function that runs lmz's coder, without checksums, or None if the package is not installed."""
+    try:
+        from lmz import api, codec, planner
+    except ImportError:
+        return None
+    content = path.read_bytes()
+    with path.open("rb") as file:
+        chunks = planner.chunkify(planner.probe(file, len(content)), len(content), api.DEFAULT_CHUNK_SIZE)
+    pieces = [(content[begin:end], width, kind, block) for begin, end, width, kind, _, block, _ in chunks]
+
+    def run() -> tuple[int, tuple[float, float]]:
+        start = time.process_time()
+        coded = [
+            codec.encode_chunk(data, width, 1, False, kind=kind, btype=block) for data, width, kind, block in pieces
+        ]
+        middle = time.process_time()
+        payloads = [b"".join(parts) if isinstance(parts, list) else bytes(parts) for parts, *_ in coded]
+        joined = time.process_time()
+        back = [
+            codec.decode_chunk(payload, name, width, flags, len(data))
+            for payload, (_, name, flags, _), (data, width, *_) in zip(payloads, coded, pieces, strict=True)
+        ]
+        end = time.process_time()
+        if any(bytes(one) != data for one, (data, *_) in zip(back, pieces, strict=True)):
+            raise SystemExit(f"Error: {path}: lmz changed the bytes")
+        return sum(map(len, payloads)), (middle - start, end - joined)
 
     return run
 
@@ -152,14 +186,14 @@ def zipnn_run(path: Path, dtype: str) -> Run | None:
         return None
     content = path.read_bytes()
 
-    def run(threads: int) -> tuple[int, tuple[float, float]]:
-        coder = zipnn.ZipNN(input_format="byte", bytearray_dtype=_ZIPNN_TYPES[dtype], threads=threads)
+    def run() -> tuple[int, tuple[float, float]]:
+        coder = zipnn.ZipNN(input_format="byte", bytearray_dtype=_ZIPNN_TYPES[dtype], threads=1)
         data = bytearray(content)  # zipnn overwrites what it compresses
-        start = time.perf_counter()
+        start = time.process_time()
         coded = coder.compress(data)
-        middle = time.perf_counter()
+        middle = time.process_time()
         back = coder.decompress(coded)
-        end = time.perf_counter()
+        end = time.process_time()
         if bytes(back) != content:
             print(f"Note: {path}: zipnn changed the bytes", file=sys.stderr)
         return len(coded), (middle - start, end - middle)
@@ -215,12 +249,13 @@ MEASURE = Measure(
         "lossless-speed": Listing(
             (
                 Column("checkpoint", "checkpoint"),
-                Column("encoding, x zipnn", "encode, 1", ".2f"),
-                Column("decoding, x zipnn", "decode, 1", ".2f"),
-                Column("encoding on two threads, x zipnn", "encode, 2", ".2f"),
-                Column("decoding on two threads, x zipnn", "decode, 2", ".2f"),
+                *(
+                    Column(f"{way}, x {name}", f"{key}, x {name}", ".2f")
+                    for name in ("lmz", "zipnn")
+                    for way, key in (("encoding", "encode"), ("decoding", "decode"))
+                ),
             ),
-            where=lambda row: "encode, 1" in row,
+            where=lambda row: "encode, x lmz" in row,
         ),
     },
     plots={
