@@ -66,6 +66,10 @@ class Medium(ABC):
         """Return the content of uint8 `data` that has no header and seems to be of this medium, or None."""
         return None
 
+    def joins(self, size: int, content: Content) -> bool:
+        """Return whether `size` bytes of a content may be followed by others of the same content."""
+        return False
+
     def sample(self, size: int, content: Content, most: int) -> Region:
         """Return a region that stands for all of `size` bytes of a content, of about `most` bytes if that is possible.
 

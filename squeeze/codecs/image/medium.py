@@ -24,6 +24,10 @@ class Image(Medium):
         form = find_raw(data)
         return None if form is None else Content(self.kind, 0, form)
 
+    def joins(self, size: int, content: Content) -> bool:
+        form = Layout(*content.form)
+        return not (form.filtered or form.height or form.prefix or size % form.stride)
+
     def sample(self, size: int, content: Content, most: int) -> Region:
         form = Layout(*content.form)
         row = form.stride + form.filtered

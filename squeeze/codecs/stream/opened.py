@@ -116,7 +116,7 @@ def _found(data: np.ndarray, begin: int, end: int) -> Iterator[Region]:
 
 
 class _Groups:
-    """The pieces of the opened bytes by their content: small tables are coded with others, and a medium alone."""
+    """The pieces of the opened bytes by their content: small tables are coded with others, and most media alone."""
 
     def __init__(self) -> None:
         self.all: list[tuple[Content, list[np.ndarray]]] = []
@@ -128,7 +128,8 @@ class _Groups:
         number = self._numbers.get(content, len(self.all))
         if number == len(self.all):
             self.all.append((content, []))
-        if not media.of_content(content):
+        medium = media.of_content(content)
+        if not medium or medium.joins(piece.size, content):
             self._numbers[content] = number
         self.all[number][1].append(piece)
         return number

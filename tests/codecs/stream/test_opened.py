@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import squeeze
+from squeeze.codecs.content import Medium
+from squeeze.codecs.image.medium import Image
 from squeeze.codecs.parse import room
 from squeeze.codecs.parse.tree import Node
 from squeeze.codecs.stream import compressor, container, opened
@@ -14,7 +16,7 @@ from squeeze.codecs.stream.encoding import by_language
 from squeeze.codecs.stream.index import read_index
 from squeeze.errors import DamagedError, LimitError
 from squeeze.system.binary import varint
-from tests.makers import inputs, tiny_models, wrapped
+from tests.makers import gifs, images, inputs, tiny_models, wrapped
 
 DOCUMENTS = wrapped.documents()
 
@@ -135,6 +137,25 @@ def test_small_images_share_a_group():
     assert len(parts.groups) == 1
     again = opened.decode(parts, len(pngs), lambda part, size, known: np.frombuffer(part.payload, np.uint8))
     assert again.tobytes() == pngs
+
+
+def test_the_frames_of_an_animation_share_a_group(monkeypatch):
+    frames = [np.roll(images.pixels(40, 30, 1), shift, 1).tobytes() for shift in range(6)]
+    data = gifs.gif(40, [gifs.image(40, gifs.packed(gifs.codes_of(frame, 8), 8), 8, 30) for frame in frames])
+    root, coded = opened.find(np.frombuffer(data, np.uint8)), list[np.ndarray]()
+    opened.encode(root, lambda plan: None, lambda part, content: coded.append(part) if content.form else None)
+    assert [part.tobytes() for part in coded] == [b"".join(frames)]
+    stream = squeeze.compress(data, 3)
+    assert squeeze.decompress(stream) == data
+    monkeypatch.setattr(Image, "joins", Medium.joins)
+    assert len(stream) < len(squeeze.compress(data, 3))
+
+
+def test_filtered_images_stay_apart():
+    pngs = [images.png((90, 30, 8, 0, 0), images.filtered(images.pixels(90, 30, 1)[..., 0], 1, [4])) for _ in range(2)]
+    root, coded = opened.find(np.frombuffer(b"".join(pngs), np.uint8)), list[int]()
+    opened.encode(root, lambda plan: None, lambda part, content: coded.append(part.size) if content.form else None)
+    assert coded == [30 * 91] * 2
 
 
 def test_a_block_has_a_bounded_number_of_parts():
