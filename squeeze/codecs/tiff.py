@@ -1,4 +1,7 @@
-"""The pages without compression in TIFF files: their strips or tiles, if these follow each other."""
+"""The pages of TIFF files: those without compression whose strips or tiles follow each other, and coded strips.
+
+The format is that of Adobe's "TIFF, revision 6.0" (1992), and of its supplement on deflate (2002).
+"""
 
 import re
 import struct
@@ -6,7 +9,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
-__all__ = ["FLOAT", "SIGNED", "Page", "find_pages"]
+__all__ = ["FLOAT", "SIGNED", "Page", "find_pages", "find_strips"]
 
 _MARKS = re.compile(rb"II\x2a\0"), re.compile(rb"MM\0\x2a")
 _TYPES = {1: "B", 3: "H", 4: "I"}  # bytes, shorts, longs
@@ -16,9 +19,10 @@ _FREE = 1 << 16  # bytes of lists that are read beyond those of the data
 _MOST_PREFIX = 1 << 12  # bytes of a header that is coded with its image
 _WIDTH, _HEIGHT, _BITS, _CODING, _COLOURS = 256, 257, 258, 259, 262  # tags
 _STRIPS, _SAMPLES, _SIZES, _PLANAR = 273, 277, 279, 284
-_TILE_WIDTH, _TILE_HEIGHT, _TILES, _TILE_SIZES, _FORMAT = 322, 323, 324, 325, 339
+_PREDICTOR, _TILE_WIDTH, _TILE_HEIGHT, _TILES, _TILE_SIZES, _FORMAT = 317, 322, 323, 324, 325, 339
 _WANTED = {_WIDTH, _HEIGHT, _BITS, _CODING, _COLOURS, _STRIPS, _SAMPLES, _SIZES, _PLANAR}
-_WANTED |= {_TILE_WIDTH, _TILE_HEIGHT, _TILES, _TILE_SIZES, _FORMAT}
+_WANTED |= {_PREDICTOR, _TILE_WIDTH, _TILE_HEIGHT, _TILES, _TILE_SIZES, _FORMAT}
+_PLAIN, _CODED = 1, (5, 8, 32946)  # codings: none; LZW, and two numbers of deflate
 SIGNED, FLOAT = 2, 3  # formats of samples
 _PALETTE = 3  # a kind of colours
 
@@ -82,47 +86,71 @@ def find_pages(raw: bytes) -> Iterator[tuple[int, int, Page]]:
     data = _Data(raw)
     for match in chain.from_iterable(mark.finditer(raw) for mark in _MARKS):
         start = match.start()
-        for number, page in enumerate(_pages(data, start)):
+        pages = (_page(tags, little) for tags, little in _folders(data, start))
+        for number, page in enumerate(page for page in pages if page):
             first = start + page.offset
             prefix = page.offset if number == 0 and page.offset <= _MOST_PREFIX else 0
             if first + min(page.size, page.row) <= len(raw):
                 yield first - prefix, min(first + page.size, len(raw)), page._replace(offset=prefix)
 
 
-def _pages(data: _Data, start: int) -> Iterator[Page]:
-    """Yield the pages of the TIFF file that begins at `start`, with offsets from there."""
+def find_strips(raw: bytes) -> Iterator[tuple[int, Page, int]]:
+    """Yield (start, page, predictor) of the strips or tiles that are coded by LZW or deflate, whose sizes are 0.
+
+    With predictor 2, samples are differences from those of the pixel before.
+    """
+    data = _Data(raw)
+    for match in chain.from_iterable(mark.finditer(raw) for mark in _MARKS):
+        for tags, little in _folders(data, match.start()):
+            if _first(tags, _CODING, _PLAIN) in _CODED and (page := _samples(tags, little)):
+                predictor = _first(tags, _PREDICTOR, 1)
+                yield from ((match.start() + place, page, predictor) for place in _places(tags))
+
+
+def _folders(data: _Data, start: int) -> Iterator[tuple[dict[int, tuple[int, ...]], bool]]:
+    """Yield the tags of each page of the TIFF file that begins at `start`, and whether low bytes are first."""
     order = "<" if data.raw[start : start + 2] == b"II" else ">"
     seen = set[int]()
     place = data.number(start + 4, order + "I")
     while 8 <= place < len(data.raw) - start and place not in seen and len(seen) < _MOST_PAGES:
         seen.add(place)
         tags, end = _tags(data, start, start + place, order)
-        if page := _page(tags, order == "<"):
-            yield page
+        yield tags, order == "<"
         place = data.number(end, order + "I")
+
+
+def _first(tags: dict[int, tuple[int, ...]], tag: int, usual: int) -> int:
+    """Return the first value of a tag."""
+    return (tags.get(tag) or (usual,))[0]
+
+
+def _places(tags: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
+    """Return where the strips or tiles of a page are, with offsets from the start of the file."""
+    return tags.get(_TILES if _TILES in tags else _STRIPS, ())
+
+
+def _samples(tags: dict[int, tuple[int, ...]], little: bool) -> Page | None:
+    """Return how the samples of a page lie in its strips or tiles, without place and size, or None if that differs."""
+    samples, width = _first(tags, _SAMPLES, 1), _first(tags, _TILE_WIDTH if _TILES in tags else _WIDTH, 0)
+    bits = set(tags.get(_BITS, (1,)))
+    if len(bits) != 1 or not 1 <= samples <= 4 or not width:
+        return None
+    channels = samples if _first(tags, _PLANAR, 1) == 1 else 1
+    indexed = _first(tags, _COLOURS, 1) == _PALETTE
+    return Page(0, 0, width, bits.pop(), channels, indexed, little, _first(tags, _FORMAT, 1))
 
 
 def _page(tags: dict[int, tuple[int, ...]], little: bool) -> Page | None:
     """Return a page without compression, whose strips or tiles follow each other, or None."""
-    width, height, coding, colours, samples, planar, tile_width, tile_height, form = (
-        (tags.get(tag) or (usual,))[0]
-        for tag, usual in (
-            *((_WIDTH, 0), (_HEIGHT, 0), (_CODING, 1), (_COLOURS, 1), (_SAMPLES, 1), (_PLANAR, 1)),
-            *((_TILE_WIDTH, 0), (_TILE_HEIGHT, 0), (_FORMAT, 1)),
-        )
-    )
-    bits, strips, sizes = set(tags.get(_BITS, (1,))), tags.get(_STRIPS, ()), tags.get(_SIZES, ())
-    if _TILES in tags:
-        strips, sizes = tags[_TILES], tags.get(_TILE_SIZES, ())
-        width, height = tile_width, tile_height * len(strips)
-    if not strips or len(strips) != len(sizes) or coding != 1 or len(bits) != 1 or not 1 <= samples <= 4:
+    page, places, has_tiles = _samples(tags, little), _places(tags), _TILES in tags
+    sizes = tags.get(_TILE_SIZES if has_tiles else _SIZES, ())
+    height = _first(tags, _TILE_HEIGHT, 0) * len(places) if has_tiles else _first(tags, _HEIGHT, 0)
+    if not page or not places or len(places) != len(sizes) or _first(tags, _CODING, _PLAIN) != _PLAIN or not height:
         return None
-    if any(a + size != b for a, b, size in zip(strips, strips[1:], sizes, strict=False)):
+    if any(a + size != b for a, b, size in zip(places, places[1:], sizes, strict=False)):
         return None
-    channels = samples if planar == 1 else 1
-    page = Page(strips[0], 0, width, bits.pop(), channels, colours == _PALETTE, little, form)
-    size = min(sum(sizes), page.row * height * (samples if planar == 2 and _TILES not in tags else 1))
-    return page._replace(size=size) if width and height else None
+    planes = 1 if has_tiles else _first(tags, _SAMPLES, 1) // page.channels
+    return page._replace(offset=places[0], size=min(sum(sizes), page.row * height * planes))
 
 
 def _tags(data: _Data, start: int, place: int, order: str) -> tuple[dict[int, tuple[int, ...]], int]:

@@ -5,6 +5,8 @@ import zlib
 
 import numpy as np
 
+from tests.makers import gifs
+
 
 def pixels(width: int, height: int, channels: int = 3, seed: int = 0) -> np.ndarray:
     """Return uint8 [height, width, channels]: smooth colours with a little noise, and rectangles of one colour."""
@@ -81,7 +83,15 @@ def bmp(made: np.ndarray, palette: bytes = b"") -> bytes:
     return struct.pack("<2sIHHI", b"BM", first + len(body), 0, 0, first) + info + palette + body
 
 
-def tiff(made: np.ndarray, order: str = "<", strips: int = 1, gap: int = 0, tile: int = 0) -> bytes:
+def tiff(
+    made: np.ndarray,
+    order: str = "<",
+    strips: int = 1,
+    gap: int = 0,
+    tile: int = 0,
+    coding: int = 1,
+    predictor: int = 1,
+) -> bytes:
     """Return a TIFF file of integers or floats [height, width, channels].
 
     Args:
@@ -90,6 +100,8 @@ def tiff(made: np.ndarray, order: str = "<", strips: int = 1, gap: int = 0, tile
         strips: in which they are stored.
         gap: bytes between them.
         tile: pixels of the side of a tile, a part of both sides; 0 for strips.
+        coding: 1 for none, 5 for LZW, 8 for deflate.
+        predictor: 1 for none, 2 for differences from the pixel to the left.
     """
     height, width, channels = made.shape
     bits, rows = 8 * made.itemsize, -(-height // strips)
@@ -97,18 +109,23 @@ def tiff(made: np.ndarray, order: str = "<", strips: int = 1, gap: int = 0, tile
     if tile:
         corners = [(y, x) for y in range(0, height, tile) for x in range(0, width, tile)]
         pieces = [made[y : y + tile, x : x + tile] for y, x in corners]
-    parts = [piece.astype(made.dtype.newbyteorder(order)).tobytes() for piece in pieces]
+    if predictor == 2:
+        pieces = [np.diff(piece, axis=1, prepend=np.zeros_like(piece[:, :1])) for piece in pieces]
+    coded = {1: bytes, 5: lambda part: gifs.packed_early(gifs.codes_of(part, 8, 4094)), 8: zlib.compress}[coding]
+    parts = [coded(piece.astype(made.dtype.newbyteorder(order)).tobytes()) for piece in pieces]
     places, place = [], 8
     for part in parts:
         places.append(place)
         place += len(part) + gap
-    tags = [(256, 4, [width]), (257, 4, [height]), (258, 3, [bits] * channels), (259, 3, [1])]
+    tags = [(256, 4, [width]), (257, 4, [height]), (258, 3, [bits] * channels), (259, 3, [coding])]
     tags += [(262, 3, [2 if channels > 2 else 1])]
     sizes = [len(part) for part in parts]
     if tile:
         tags += [(277, 3, [channels]), (322, 3, [tile]), (323, 3, [tile]), (324, 4, places), (325, 4, sizes)]
     else:
         tags += [(273, 4, places), (277, 3, [channels]), (278, 4, [rows]), (279, 4, sizes)]
+    if predictor != 1:
+        tags += [(317, 3, [predictor])]
     if made.dtype.kind == "f":
         tags += [(339, 3, [3] * channels)]
     after, entries, extra = place + 2 + 12 * len(tags) + 4, b"", b""

@@ -114,6 +114,18 @@ def _byte_of(char: str, page: str) -> bytes:
         return char.encode("latin-1")
 
 
+def differences(content: bytes, extra: bytes) -> bytes:
+    file = Bytes(extra)
+    width, channels, bits, little = file.varint(), *extra[-3:]
+    size, order = bits // 8, "little" if little else "big"
+    samples = [int.from_bytes(content[at : at + size], order) for at in range(0, len(content), size)]
+    found = []
+    for number, sample in enumerate(samples):
+        left = samples[number - channels] if number // channels % width else 0
+        found.append(((sample - left) % 2**bits).to_bytes(size, order))
+    return b"".join(found)
+
+
 def _closed(kind: int, content: bytes, extra: bytes, stream: bytes) -> bytes:
     adler = struct.pack(">I", zlib.adler32(content))
     if kind in (0, 16):
@@ -152,6 +164,8 @@ def _closed(kind: int, content: bytes, extra: bytes, stream: bytes) -> bytes:
         return b"".join(_byte_of(char, pages[extra[0]]) for char in content.decode("utf-8"))
     if kind == 7:
         return naive_gif.close(content, extra)
+    if kind == 20:
+        return differences(content, extra)
     if kind == 9:
         return image(content, extra)
     assert kind == 6

@@ -11,14 +11,15 @@ from squeeze.codecs.jpeg.medium import find_images
 from squeeze.codecs.parse.base85 import Ascii85, Base85
 from squeeze.codecs.parse.bzip2.stream import Bzip2
 from squeeze.codecs.parse.deflate.stream import Closings
+from squeeze.codecs.parse.early_lzw import EarlyLzw
 from squeeze.codecs.parse.encodings import CodePage, Utf32
 from squeeze.codecs.parse.escapes import JsonEscapes, Percent, QuotedPrintable
 from squeeze.codecs.parse.gif import Gif
-from squeeze.codecs.parse.pdf import PdfLzw
 from squeeze.codecs.parse.program.wrapper import Program
 from squeeze.codecs.parse.protocol import Found, Wrapper
 from squeeze.codecs.parse.room import MOST_OPENED, Room
 from squeeze.codecs.parse.streams import Deflate, Gzip, Png, ZipMember, Zlib
+from squeeze.codecs.parse.strips import Differences, Strip, strips_in
 from squeeze.codecs.parse.texts import Base64, Hexadecimal, Lines, Utf16
 from squeeze.codecs.parse.zip_fields import ALL, Member, emptied, fill
 from squeeze.errors import DamagedError
@@ -38,8 +39,8 @@ __all__ = [
 # By the numbers that files have for them.
 WRAPPERS: tuple[Wrapper, ...] = (
     *(ZipMember(), Zlib(), Gzip(), Png(), Utf16(), Base64(), Hexadecimal(), Gif(), Lines()),
-    *(Program(), Bzip2(), Percent(), QuotedPrintable(), JsonEscapes(), Ascii85(), Base85(), Deflate(), PdfLzw()),
-    *(Utf32(), CodePage()),
+    *(Program(), Bzip2(), Percent(), QuotedPrintable(), JsonEscapes(), Ascii85(), Base85(), Deflate(), EarlyLzw()),
+    *(Utf32(), CodePage(), Differences()),
 )
 _DEEPEST = 4  # wrappers in wrappers
 _LEAST = 48  # bytes of a wrapper that is opened
@@ -104,7 +105,7 @@ class _Parser:
         raw, done, children, room = data.tobytes(), 0, list[Child](), self._room
         refused = [0] * len(WRAPPERS)  # the end of the last of each kind that did not pay
         opens = depth < _DEEPEST and room.content > 0
-        photos = list(find_images(raw)) if opens else []
+        photos, strips = (list(find_images(raw)), strips_in(raw)) if opens else ([], {})
         for place, kind in _outside(candidates(raw, self._without), photos) if opens else ():
             is_same = place == 0 and kind == of == Program.kind  # the image that `data` is of has this header, too
             is_tried = place >= max(done, refused[kind]) and room.attempts > 0 and self._wrappers and not is_same
@@ -116,7 +117,7 @@ class _Parser:
                 continue
             before = room.content
             room.content -= found.content.size
-            node = self._content(found, depth)
+            found, node = self._content(found, depth, strips.get(place))
             if not (node.children or WRAPPERS[kind].is_certain or self._pays(data, found)):
                 room.content, refused[kind] = before, found.start + found.size
                 if found.opened:  # a stream that did not pay behind its header does not without it
@@ -128,12 +129,25 @@ class _Parser:
             done = found.start + found.size
         return node_of(data, children)
 
-    def _content(self, found: Found, depth: int) -> Node:
-        """Return the node of what is in a wrapper; in a medium, no wrapper is looked for."""
+    def _content(self, found: Found, depth: int, strip: Strip | None) -> tuple[Found, Node]:
+        """Return a wrapper and the node of what is in it; in a medium, no wrapper is looked for."""
+        content = strip.content(found.content.size) if strip else None
+        if strip and content:
+            if not strip.differs:
+                found = replace(found, content_kind=content)
+            elif depth + 1 < _DEEPEST and self._room.content >= found.content.size:
+                return found, self._undone(found.content, strip)
         if found.content_kind:
-            return Node(found.content, (), found.content_kind)
+            return found, Node(found.content, (), found.content_kind)
         node = self.node(found.content, depth + 1, found.kind)
-        return replace(node, regions=_without(found.regions, node.children)) if found.regions else node
+        return found, replace(node, regions=_without(found.regions, node.children)) if found.regions else node
+
+    def _undone(self, data: np.ndarray, strip: Strip) -> Node:
+        """Return the node of the differences of pixels."""
+        found = Differences().undone(data, strip)
+        assert found
+        self._room.content -= data.size
+        return Node(data[:0], (Child(0, found.kind, Node(found.content, (), found.content_kind), found),))
 
 
 def _outside(places: list[tuple[int, int]], photos: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -22,7 +22,7 @@ from squeeze.codecs.stream.encoding import encode_block
 from squeeze.codecs.stream.resources import LanguageOptions
 from squeeze.codecs.stream.settings import resolve_settings
 from squeeze.numerics.jit import kernel
-from tests.makers import cheapest, gifs, inputs, programs, wrapped
+from tests.makers import cheapest, gifs, images, inputs, programs, wrapped
 from tests.references import naive_deflate, naive_huffman, naive_opened
 
 SETTINGS, _ = resolve_settings(1, 1, None, None, LanguageOptions())
@@ -61,6 +61,7 @@ CASES = {
     "Ascii85": base64.a85encode(TEXT, wrapcol=70, adobe=True),
     "bare": inputs.random_bytes(300) + deflated(6)[2:-4] + inputs.random_bytes(90),
     "LZW": b"/Filter /LZWDecode>>\nstream\n" + gifs.packed_early(gifs.codes_of(TEXT * 3, 8, 4095)) + b"\nendstream",
+    "TIFF": images.tiff(images.pixels(60, 40), strips=2, coding=5, predictor=2),
     "UTF-32": ACCENTS.encode("utf-32-be"),
     "code page": ("“" + ACCENTS.replace("😀", "")).encode("cp1252") + b"\x81",
     "CR": TEXT.replace(b" ", b"\r"),

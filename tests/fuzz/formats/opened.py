@@ -4,7 +4,7 @@ import zlib
 from pathlib import Path
 
 from tests.fuzz.formats.sqz import Sqz
-from tests.makers import cheapest, inputs, wrapped
+from tests.makers import cheapest, images, inputs, wrapped
 
 
 class Opened(Sqz):
@@ -17,6 +17,8 @@ class Opened(Sqz):
         documents = wrapped.documents() | wrapped.escaped()
         text = inputs.words(2_500) + bytes(300)
         documents["cheapest"] = b"\x78\xda" + cheapest.deflated(text, 2, 0.1) + zlib.adler32(text).to_bytes(4)
+        for coding in (5, 8):
+            documents[f"TIFF {coding}"] = images.tiff(images.pixels(30, 40), strips=3, coding=coding, predictor=2)
         joined = b"".join(documents.values())
         return [*((document, 1 << 20) for document in documents.values()), (joined, 4_000)]
 

@@ -73,6 +73,8 @@ def _images() -> Iterator[bytes]:
     page = images.page(120, 60)
     yield b"P4\n120 60\n" + np.packbits(page, axis=1).tobytes()
     yield images.png((120, 60, 8, 3, 0), images.filtered(page, 1, [0, 2, 4]), bytes(6))
+    for coding, predictor in ((5, 1), (5, 2), (8, 2)):
+        yield images.tiff(colours, strips=2, coding=coding, predictor=predictor)
     yield b"between".join(jpegs.by_hand(48, 32, seed) for seed in range(2))
     yield gifs.gif(40, [gifs.image(40, gifs.packed(gifs.codes_of(grey.tobytes(), 8), 8), 8, 30)])
 

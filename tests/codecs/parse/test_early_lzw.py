@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from squeeze.codecs.parse import tree
-from squeeze.codecs.parse.pdf import PdfLzw
+from squeeze.codecs.parse.early_lzw import EarlyLzw
 from squeeze.codecs.parse.room import Room
 from squeeze.errors import DamagedError
 from tests.makers import gifs, inputs
@@ -44,7 +44,7 @@ def test_other_codes_are_noted():
 
 def test_an_encoder_costs_few_bytes():
     data = pdf(gifs.codes_of(TEXT, 8, 4095))
-    found = PdfLzw().open(data, len(BEFORE), Room(1 << 20))
+    found = EarlyLzw().open(data, len(BEFORE), Room(1 << 20))
     assert found and len(found.extra) <= 4
 
 
@@ -57,10 +57,10 @@ def test_other_streams_stay_closed(data):
 
 def test_content_without_room_stays_closed():
     data = pdf(gifs.codes_of(TEXT, 8, 4095))
-    assert PdfLzw().open(data, len(BEFORE), Room(100)) is None
+    assert EarlyLzw().open(data, len(BEFORE), Room(100)) is None
 
 
 @pytest.mark.parametrize("extra", [b"", b"\x02\0", b"\xff\x1f\xff\x03", b"\xff\x1f\0\1", b"\xff\x1f\0\0\xff\x7f"])
 def test_impossible_closings_are_refused(extra):
     with pytest.raises(DamagedError):
-        PdfLzw().close(np.frombuffer(TEXT, np.uint8), NOTHING, extra)
+        EarlyLzw().close(np.frombuffer(TEXT, np.uint8), NOTHING, extra)

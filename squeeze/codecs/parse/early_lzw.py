@@ -1,4 +1,4 @@
-"""Streams that PDF files code by LZW: high bits first, and codes that grow one code early (ISO 32000-1, 7.4.4)."""
+"""LZW of PDF and TIFF files: high bits first, and codes that grow one code early (ISO 32000-1, 7.4.4)."""
 
 import io
 import re
@@ -9,35 +9,33 @@ import numpy as np
 from squeeze.codecs.parse import lzw
 from squeeze.codecs.parse.protocol import Found, Wrapper
 from squeeze.codecs.parse.room import Room
+from squeeze.codecs.tiff import find_strips
 from squeeze.errors import DamagedError
 from squeeze.system.binary import read_varint, varint
 
-__all__ = ["PdfLzw"]
+__all__ = ["EarlyLzw"]
 
-_BITS = 8  # of a symbol
+_BITS, _END = 8, 257  # bits of a symbol, and the code after the last one
 _PROOF = 8  # times as long as reading symbols: to find an encoder's codes, and to close them
+_PARTS = (1 << 14, 1 << 18, 1 << 22, 1 << 26)  # bytes that are read, until they have the end of the codes
 _MOST_DIFFERENT = 16  # bytes of the data for each code that differs from an encoder's
 
 
-class PdfLzw(Wrapper):
-    """Bytes coded by LZW, up to the code of their end, behind a dictionary that names the filter."""
+class EarlyLzw(Wrapper):
+    """Bytes coded by LZW, up to the code of their end, in PDF files behind a dictionary that names the filter."""
 
     kind = 17
     name = "LZW"
     mark = re.compile(rb"/LZWDecode[^\x80-\xff]{0,400}?stream\r?\n")
 
     def find(self, data: bytes) -> Iterator[int]:
-        return (match.end() for match in self.mark.finditer(data))
+        yield from (match.end() for match in self.mark.finditer(data))
+        yield from (place for place, _, _ in find_strips(data))
 
     def open(self, data: bytes, start: int, room: Room) -> Found | None:
         if data[start : start + 1] != b"\x80" or data[start + 1 : start + 2] >= b"\x80":
             return None
-        end = data.find(b"endstream", start)
-        if end < start + 4:
-            room.spend(len(data) - start)
-            return None
-        stream = np.frombuffer(data, np.uint8)[start:end]
-        codes = lzw.decode(stream, _BITS, room.content, True)
+        codes, stream = _read(data, start, room)
         if codes is None or not codes.symbols.size:
             room.spend(stream.size)
             return None
@@ -72,6 +70,18 @@ class PdfLzw(Wrapper):
             raise _impossible()
         codes[-1] ^= last
         return codes
+
+
+def _read(data: bytes, start: int, room: Room) -> tuple[lzw.Codes | None, np.ndarray]:
+    """Return the codes at a place up to their end, or to that of a stream of PDF, and the bytes that were read."""
+    for size in _PARTS:
+        end = data.find(b"endstream", start, start + size)
+        stream = np.frombuffer(data, np.uint8)[start : end if end >= 0 else start + size]
+        codes = lzw.decode(stream, _BITS, room.content, True)
+        if codes is None or codes.codes[-1:] == _END or start + size >= len(data) or end >= 0:
+            break
+        room.spend(stream.size)
+    return codes, stream
 
 
 def _impossible() -> DamagedError:
