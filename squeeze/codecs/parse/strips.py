@@ -1,4 +1,4 @@
-"""The pixels in coded strips of TIFF files: the layout of each, and differences of pixels, which become pixels again.
+"""The pixels in strips of TIFF files and images of PDF that are coded: their layouts, and differences of pixels.
 
 Predictor 2 of TIFF writes each sample as the difference from the same one of the pixel to its left ("TIFF, revision
 6.0", section 14).
@@ -12,6 +12,7 @@ import numpy as np
 
 from squeeze.codecs.content import Content
 from squeeze.codecs.image.layout import Layout
+from squeeze.codecs.parse.pdf import find_images
 from squeeze.codecs.parse.protocol import Found, Wrapper
 from squeeze.codecs.parse.room import Room
 from squeeze.codecs.tiff import find_strips
@@ -21,33 +22,46 @@ from squeeze.system.binary import read_exactly, read_varint, varint
 __all__ = ["Differences", "Strip", "strips_in"]
 
 _NONE, _LEFT = 1, 2  # predictors
+_BITS = (1, 2, 4, 8, 16), (8, 16)  # of a sample, as it is and as a difference
 
 
 class Strip(NamedTuple):
-    """The layout of a strip or tile, and whether its samples are differences."""
+    """The pixels in a coded strip, tile or image.
 
-    layout: Layout
+    Attributes:
+        layouts: The layouts that they may have.
+        differs: Whether samples are differences from those of the pixel to the left.
+        rows: The number of rows, or 0 for any.
+    """
+
+    layouts: tuple[Layout, ...]
     differs: bool
+    rows: int = 0
 
-    def content(self, size: int) -> Content | None:
-        """Return what `size` bytes of pixels are, or None if they have another layout."""
-        is_whole = self.layout.is_possible(size) and size % self.layout.stride == 0
-        return Content("image", 0, tuple(self.layout)) if is_whole else None
+    def layout(self, size: int) -> Layout | None:
+        """Return the layout of `size` bytes of pixels, or None if they have another one."""
+        for form in self.layouts:
+            rows, rest = divmod(size, form.stride + form.filtered)
+            if not rest and self.rows in (0, rows) and form.is_possible(size):
+                return form
+        return None
 
 
 def strips_in(data: bytes) -> dict[int, Strip]:
-    """Return the coded strips and tiles of TIFF files in data, by where they begin."""
+    """Return the coded strips and tiles of TIFF files in data, and the images of PDF files, by where they begin."""
     found = dict[int, Strip]()
     for start, page, predictor in find_strips(data):
-        differs = predictor == _LEFT
-        if page.bits in ((8, 16) if differs else (1, 2, 4, 8, 16)) and predictor in (_NONE, _LEFT):
-            little = int(page.little and page.bits == 16)
-            found[start] = Strip(Layout(page.width, page.bits, page.channels, int(page.indexed), 0, little), differs)
-    return found
+        little = int(page.little and page.bits == 16)
+        form = Layout(page.width, page.bits, page.channels, int(page.indexed), 0, little)
+        if predictor in (_NONE, _LEFT):
+            found[start] = Strip((form,), predictor == _LEFT)
+    for start, image in find_images(data):
+        found[start] = Strip(image.layouts, image.predictor == _LEFT, image.rows)
+    return {start: strip for start, strip in found.items() if strip.layouts[0].bits in _BITS[strip.differs]}
 
 
 class Differences(Wrapper):
-    """The differences of the pixels of all rows, of samples of 8 or 16 bits: named by a TIFF file, not looked for."""
+    """The differences of the pixels of all rows, of samples of 8 or 16 bits: named by a file, not looked for."""
 
     kind = 20
     name = "pixels as differences"
@@ -58,15 +72,14 @@ class Differences(Wrapper):
     def open(self, data: bytes, start: int, room: Room) -> Found | None:
         return None
 
-    def undone(self, data: np.ndarray, strip: Strip) -> Found | None:
-        """Return what is in uint8 `data`, which is a strip, or None if it has no whole rows."""
-        content, form = strip.content(data.size), strip.layout
-        if not content:
-            return None
+    def undone(self, data: np.ndarray, form: Layout) -> Found:
+        """Return what is in uint8 `data`, whole rows of samples of 8 or 16 bits."""
         samples = _samples(data, form.width, form.channels, form.bits, bool(form.little))
         pixels = np.cumsum(samples, axis=1, dtype=samples.dtype.newbyteorder("=")).astype(samples.dtype)
         extra = varint(form.width) + bytes([form.channels, form.bits, form.little])
-        return Found(self.kind, 0, data.size, pixels.view(np.uint8).ravel(), None, extra, content)
+        return Found(
+            self.kind, 0, data.size, pixels.view(np.uint8).ravel(), None, extra, Content("image", 0, tuple(form))
+        )
 
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
         file = io.BytesIO(extra)

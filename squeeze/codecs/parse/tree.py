@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from squeeze.codecs.content import Content, Region
+from squeeze.codecs.image.layout import Layout
 from squeeze.codecs.jpeg.medium import find_images
 from squeeze.codecs.parse.base85 import Ascii85, Base85
 from squeeze.codecs.parse.bzip2.stream import Bzip2
@@ -131,21 +132,20 @@ class _Parser:
 
     def _content(self, found: Found, depth: int, strip: Strip | None) -> tuple[Found, Node]:
         """Return a wrapper and the node of what is in it; in a medium, no wrapper is looked for."""
-        content = strip.content(found.content.size) if strip else None
-        if strip and content:
+        form = strip.layout(found.content.size) if strip else None
+        if strip and form:
             if not strip.differs:
-                found = replace(found, content_kind=content)
+                found = replace(found, content_kind=Content("image", 0, tuple(form)))
             elif depth + 1 < _DEEPEST and self._room.content >= found.content.size:
-                return found, self._undone(found.content, strip)
+                return found, self._undone(found.content, form)
         if found.content_kind:
             return found, Node(found.content, (), found.content_kind)
         node = self.node(found.content, depth + 1, found.kind)
         return found, replace(node, regions=_without(found.regions, node.children)) if found.regions else node
 
-    def _undone(self, data: np.ndarray, strip: Strip) -> Node:
+    def _undone(self, data: np.ndarray, form: Layout) -> Node:
         """Return the node of the differences of pixels."""
-        found = Differences().undone(data, strip)
-        assert found
+        found = Differences().undone(data, form)
         self._room.content -= data.size
         return Node(data[:0], (Child(0, found.kind, Node(found.content, (), found.content_kind), found),))
 

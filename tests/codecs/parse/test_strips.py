@@ -1,9 +1,10 @@
 """The coded strips of TIFF files become images, with differences undone, and come back."""
 
+import zlib
+
 import numpy as np
 import pytest
 
-from squeeze.codecs.content import Content
 from squeeze.codecs.image.layout import Layout
 from squeeze.codecs.parse import tree
 from squeeze.codecs.parse.strips import Differences, Strip, strips_in
@@ -41,6 +42,38 @@ def test_samples_of_16_bits_keep_their_order_of_bytes(predictor, order):
     assert pixels == DEEP.astype(DEEP.dtype.newbyteorder(order)).tobytes()
 
 
+def pdf(content: bytes, says: bytes) -> bytes:
+    dictionary = b"<< /Type /XObject /Subtype /Image /Width 48 /Height 32 " + says + b" /Filter /FlateDecode >>"
+    return b"7 0 obj\n" + dictionary + b"\nstream\r\n" + zlib.compress(content) + b"\nendstream\nendobj\n"
+
+
+@pytest.mark.parametrize(
+    ("says", "made", "form"),
+    [
+        (b"/ColorSpace /DeviceRGB /BitsPerComponent 8", COLOURS, Layout(48, 8, 3)),
+        (b"/BitsPerComponent 8 /ColorSpace [/ICCBased 9 0 R]", COLOURS, Layout(48, 8, 3)),
+        (b"/ColorSpace/DeviceGray/BitsPerComponent 16", DEEP.astype(">u2"), Layout(48, 16, 1)),
+        (b"/ColorSpace [/Indexed /DeviceRGB 255 9 0 R] /BitsPerComponent 8", GREY, Layout(48, 8, 1, 1)),
+        (b"/ImageMask true", np.packbits(GREY[..., 0] & 1, axis=1), Layout(48, 1, 1)),
+    ],
+)
+def test_images_of_pdf_become_pixels(says, made, form):
+    assert images_in(b"%PDF-1.4\n" + pdf(made.tobytes(), says)) == [(form, made.tobytes())]
+
+
+def test_predictors_of_pdf_are_those_of_tiff_and_png():
+    says = b"/ColorSpace /DeviceRGB /BitsPerComponent 8 /DecodeParms << /Predictor %d /Colors 3 /Columns 48 >>"
+    differences = np.diff(COLOURS, axis=1, prepend=np.zeros_like(COLOURS[:, :1])).tobytes()
+    assert images_in(pdf(differences, says % 2)) == [(Layout(48, 8, 3), COLOURS.tobytes())]
+    filtered = images.filtered(COLOURS.reshape(32, -1), 3, [4, 1])
+    assert images_in(pdf(filtered, says % 15)) == [(Layout(48, 8, 3, 0, 1), filtered)]
+
+
+@pytest.mark.parametrize("says", [b"/BitsPerComponent 7", b"/ColorSpace /DeviceCMYK"])
+def test_what_a_dictionary_says_otherwise_is_no_image(says):
+    assert images_in(pdf(COLOURS.tobytes(), says)) == []
+
+
 def test_tiles_become_pixels():
     found = images_in(images.tiff(COLOURS, tile=16, coding=8, predictor=2))
     assert [form for form, _ in found] == [Layout(16, 8, 3)] * 6
@@ -56,8 +89,9 @@ def test_another_predictor_names_no_image():
 
 
 def test_a_strip_of_another_size_is_no_image():
-    assert Strip(Layout(48, 8, 3), True).content(48 * 3 + 1) is None
-    assert Strip(Layout(48, 8, 3), True).content(48 * 3) == Content("image", 0, tuple(Layout(48, 8, 3)))
+    colours = Layout(48, 8, 3)
+    assert Strip((colours,), True).layout(48 * 3 + 1) is None and Strip((colours,), True).layout(48 * 6) == colours
+    assert Strip((colours,), True, 3).layout(48 * 6) is None
 
 
 @pytest.mark.parametrize("bits", [8, 16])
@@ -66,8 +100,8 @@ def test_a_strip_of_another_size_is_no_image():
 def test_differences_of_any_bytes_come_back_by_the_specification(bits, little, channels):
     form = Layout(7, bits, channels, little=little)
     data = np.frombuffer(inputs.random_bytes(5 * form.stride), np.uint8)
-    found = Differences().undone(data, Strip(form, True))
-    assert found and Differences().close(found.content, NOTHING, found.extra).tobytes() == data.tobytes()
+    found = Differences().undone(data, form)
+    assert Differences().close(found.content, NOTHING, found.extra).tobytes() == data.tobytes()
     assert naive_opened.differences(found.content.tobytes(), found.extra) == data.tobytes()
 
 
