@@ -22,7 +22,7 @@ _NUMBERS = {
 
 
 class Image(NamedTuple):
-    """What a dictionary says of the pixels in a stream.
+    """Pixels in a stream, as the dictionary of an image describes them.
 
     Attributes:
         layouts: The layouts that they may have.
