@@ -22,7 +22,7 @@ from squeeze.codecs.stream.settings import resolve_settings
 _FILES = ("bash.elf",)
 _FOLDER = Path("/usr/lib/x86_64-linux-gnu")
 _CLOSED, _ALL = "closed", "all transforms"
-_CODE = (plan.X86, plan.X86_64, plan.ARM64)
+_CODE = (plan.X86, plan.X86_64, plan.ARM64, plan.RISCV)
 _TRANSFORMS = {
     _ALL: (),
     "without absolute operands": _CODE,

@@ -72,6 +72,30 @@ def arm64_code(size: int, address: int, seed: int = 3) -> bytes:
     return struct.pack(f"<{len(words)}I", *words)
 
 
+def riscv_code(size: int, address: int, seed: int = 3) -> bytes:
+    """Return RISC-V code with short instructions, jumps, and addresses in two instructions."""
+    chance, code = np.random.default_rng(seed), bytearray()
+    seconds = (0x00013003, 0x00010007, 0x00010113, 0x00E13023, 0x000100E7, 0x0001011B, 0x00813027)
+    while len(code) < size:
+        choice, here = chance.integers(6), address + len(code)
+        if choice == 0:
+            halves = (address + 2 * int(chance.integers(9)) * 48 - here) // 2 % 2**20
+            high = (halves >> 19) << 31 | (halves & 1023) << 21 | (halves >> 10 & 1) << 20 | (halves >> 11 & 255) << 12
+            code += struct.pack("<I", high | 0xEF)
+        elif choice == 1:
+            second = seconds[int(chance.integers(len(seconds)))]
+            away = ((address >> 20 << 20) + 0x9000 + 8 * int(chance.integers(300)) - here) % 2**32
+            low = away % 4096
+            code += struct.pack("<I", 0x117 | (away - low + (4096 if low >= 2048 else 0)) % 2**32)
+            is_store = second & 0x7F in (0x23, 0x27)
+            code += struct.pack("<I", second | ((low >> 5 << 25 | low % 32 << 7) if is_store else low << 20))
+        elif choice == 2:
+            code += struct.pack("<I", (0x00008067, 0x00B50533, 0x00000517)[int(chance.integers(3))])
+        else:
+            code += struct.pack("<H", (0x8082, 0x1141, 0xE406, 0x4501)[int(chance.integers(4))])
+    return bytes(code)
+
+
 def _hash(name: str) -> int:
     value = 5381
     for letter in name.encode():
@@ -129,7 +153,7 @@ def _index(frames: bytes, place: int, here: int) -> bytes:
 
 
 def elf(machine: int = 62, functions: int = 120, seed: int = 3, kind: int = 3, constants: bytes = b"") -> bytes:
-    """Return an image for x86-64 (machine 62), x86 (3) or AArch64 (183), with a section of constants."""
+    """Return an image for x86-64 (machine 62), x86 (3), AArch64 (183) or RISC-V (243), with a section of constants."""
     is_wide = machine != 3
     layout = _Layout(bytearray(64 + 2 * 56 if is_wide else 52 + 2 * 32))
     symbols, strings, table = _symbols(list(_NAMES[:functions]), 37, is_wide)
@@ -139,7 +163,8 @@ def elf(machine: int = 62, functions: int = 120, seed: int = 3, kind: int = 3, c
     reserved = 24 * functions
     relocated = layout.add(".rela.dyn", 4, 2, bytes(reserved), 24, 2)
     place = len(layout.data) + -len(layout.data) % 16
-    make = arm64_code(6_000, place, seed) if machine == 183 else x86_code(6_000, place, seed, is_wide)
+    makers = {183: arm64_code, 243: riscv_code}
+    make = makers[machine](6_000, place, seed) if machine in makers else x86_code(6_000, place, seed, is_wide)
     layout.add(".text", 1, 6, make)
     layout.add(".rodata", 1, 2, constants)
     room = 12 + 8 * functions
@@ -236,6 +261,7 @@ def images() -> dict[str, bytes]:
         "ELF x86-64": elf(),
         "ELF x86": elf(3),
         "ELF AArch64": elf(183),
+        "ELF RISC-V": elf(243),
         "PE x86-64": pe(),
         "PE x86": pe(0x14C),
         "PE AArch64": pe(0xAA64),

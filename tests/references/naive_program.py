@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.references.reading import Bytes
 
-_NUMBERS = [0, 0, 0, 0, 0, 1, 2, 5]
+_NUMBERS = [0, 0, 0, 0, 0, 1, 2, 5, 0]
 _KEPT = {6: 4, 7: 16}
 
 
@@ -231,13 +231,40 @@ def _x86(bits: int) -> Callable[..., None]:
 def _arm64(code: bytearray, base: int) -> None:
     base %= 2**32
     for p in range(0, len(code) - 3, 4):
-        w = _get(code, p)
+        w = int.from_bytes(code[p : p + 4], "big")
         if w >> 26 == 0x25:
             w = (w >> 26 << 26) + (w - (base + p >> 2)) % 2**26
         elif w & 0x9F000000 == 0x90000000:
-            v = ((w >> 29 & 3) + (w >> 5) % 2**19 * 4 - (base + p >> 12)) % 2**21
+            v = ((w >> 29 & 3) * 2**19 + (w >> 5) % 2**19 - (base + p >> 12)) % 2**21
             w = (w & 0x9F00001F) + (v % 4 << 29) + (v // 4 << 5)
         _put(code, p, w)
+
+
+def _riscv(code: bytearray, base: int) -> None:
+    p = 0
+    while p + 8 <= len(code):
+        w = _get(code, p)
+        if w & 3 != 3:
+            p += 2
+            continue
+        if w & 127 == 0x6F:
+            t = ((w >> 12 & 15) << 16) + (w >> 16 & 255) * 256 + (w >> 24)
+            h = (t - (base % 2**32 + p >> 1)) % 2**20
+            bits = (h >> 19) << 31 | (h & 1023) << 21 | (h >> 10 & 1) << 20 | (h >> 11 & 255) << 12
+            _put(code, p, w % 4096 + bits)
+        elif w & 127 == 0x17:
+            r, k = w >> 7 & 31, w >> 12
+            if r and k >> 15 == r and k & 127 in (0x03, 0x07, 0x13, 0x1B, 0x23, 0x27, 0x67):
+                d = (int.from_bytes(code[p + 4 : p + 8], "big") - base - p) % 2**32
+                n = d % 4096
+                _put(code, p, w % 4096 + d - n + (4096 if n >= 2048 else 0))
+                if k & 127 in (0x23, 0x27):
+                    k = (k & 0xFF07F) + ((k >> 7 & 31) << 20) + (n >> 5 << 25) + (n % 32 << 7)
+                else:
+                    k += n << 20
+                _put(code, p + 4, k)
+                p += 4
+        p += 4
 
 
 def _loop(data: bytearray) -> Iterator[tuple[int, int]]:
@@ -337,4 +364,4 @@ def _hash(head: bytearray, size: int, symbols: bytearray, strings: bytearray, wi
     )
 
 
-_IN_PLACE: dict[int, Callable[..., None]] = {0: _x86(32), 1: _x86(64), 2: _arm64, 3: _frames, 5: _rows}
+_IN_PLACE: dict[int, Callable[..., None]] = {0: _x86(32), 1: _x86(64), 2: _arm64, 3: _frames, 5: _rows, 8: _riscv}

@@ -23,7 +23,10 @@ def x86(code: np.ndarray, address: int, long_mode: bool, forward: bool) -> None:
 
 
 def arm64(code: np.ndarray, address: int, forward: bool) -> None:
-    """Make the operands of `bl` and `adrp` in AArch64 code absolute, or undo it, in place; see `x86`."""
+    """Make the operands of `bl` and `adrp` in AArch64 code absolute, or undo it, in place; see `x86`.
+
+    Each instruction becomes big-endian, so that its opcode comes before its registers.
+    """
     _walk_arm64(code, np.int64(address & 0xFFFFFFFF), forward)
 
 
@@ -43,12 +46,20 @@ def _walk_x86(code, address, opcodes, long_mode, forward):
 @kernel
 def _walk_arm64(code, address, forward):
     for at in range(0, code.size - 3, 4):
-        bits, sign = word(code, at), 1 if forward else -1
+        bits, sign = word(code, at) if forward else big(code, at), 1 if forward else -1
         if bits >> 26 == 0x25:  # bl: 26 bits, in words
             target = (bits + sign * ((address + at) >> 2)) & 0x3FFFFFF
             bits = bits & 0xFC000000 | target
         elif bits & 0x9F000000 == 0x90000000:  # adrp: 21 bits, in pages, of which the low two are apart
-            pages = bits >> 29 & 3 | bits >> 3 & 0x1FFFFC
-            target = (pages + sign * ((address + at) >> 12)) & 0x1FFFFF
-            bits = bits & 0x9F00001F | (target & 3) << 29 | (target >> 2) << 5
-        put(code, at, bits, 4)
+            low, high, here = bits >> 29 & 3, bits >> 5 & 0x7FFFF, (address + at) >> 12
+            if forward:  # the high ones, which are mostly zeros, are apart then
+                pages = (high << 2 | low) + here
+                low, high = pages >> 19 & 3, pages & 0x7FFFF
+            else:
+                pages = (low << 19 | high) - here
+                low, high = pages & 3, pages >> 2 & 0x7FFFF
+            bits = bits & 0x9F00001F | low << 29 | high << 5
+        if forward:
+            put_big(code, at, bits)
+        else:
+            put(code, at, bits, 4)

@@ -8,7 +8,7 @@ from squeeze.codecs.parse.program.sections import Image, Role, Section
 
 __all__ = ["read"]
 
-_MACHINES = {3: 1, 62: 2, 183: 3}
+_MACHINES = {3: 1, 62: 2, 183: 3, 243: 4}
 _RELOCATABLE, _LOADED, _RUNS = 1, 1, 1  # type of an object file; type and flag of program headers
 _SYMBOLS, _STRINGS, _ADDENDS, _EMPTY, _PLAIN, _DYNAMIC_SYMBOLS, _HASH = 2, 3, 4, 8, 9, 11, 0x6FFFFFF6  # section types
 _FRAMES = 0x70000001  # type of call frame information on x86-64, where it is not just data

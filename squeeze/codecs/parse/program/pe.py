@@ -8,7 +8,7 @@ from squeeze.codecs.parse.program.sections import Image, Role, Section
 __all__ = ["FARTHEST", "read"]
 
 FARTHEST = 1 << 12  # bytes between the start of an image and its header
-_MACHINES = {0x14C: 1, 0x8664: 2, 0xAA64: 3}
+_MACHINES = {0x14C: 1, 0x8664: 2, 0xAA64: 3, 0x5032: 4, 0x5064: 4}
 _CODE = 0x20000020  # flags of sections that hold code, or may be run
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "MOST_DERIVED",
     "MOST_SEGMENTS",
     "RELOCATIONS",
+    "RISCV",
     "ROWS",
     "X86",
     "X86_64",
@@ -30,10 +31,10 @@ __all__ = [
 ]
 
 FORMATS = ("ELF", "PE", "Mach-O")
-MACHINES = ("other", "x86", "x86-64", "AArch64")
+MACHINES = ("other", "x86", "x86-64", "AArch64", "RISC-V")
 # Kinds of parts, and how many numbers the plan has for each.
-X86, X86_64, ARM64, FRAMES, RELOCATIONS, ROWS, FRAME_INDEX, HASH = range(8)
-_NUMBERS = {X86: 0, X86_64: 0, ARM64: 0, FRAMES: 0, RELOCATIONS: 0, ROWS: 1, FRAME_INDEX: 2, HASH: 5}
+X86, X86_64, ARM64, FRAMES, RELOCATIONS, ROWS, FRAME_INDEX, HASH, RISCV = range(9)
+_NUMBERS = {X86: 0, X86_64: 0, ARM64: 0, FRAMES: 0, RELOCATIONS: 0, ROWS: 1, FRAME_INDEX: 2, HASH: 5, RISCV: 0}
 KEPT = {FRAME_INDEX: 4, HASH: 16}  # first bytes of a part whose other bytes are derived
 MOST = 1 << 12  # parts
 MOST_SEGMENTS, MOST_DERIVED = 1 << 7, 8  # segments, and parts that are derived, each from much of the image

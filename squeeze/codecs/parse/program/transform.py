@@ -13,6 +13,7 @@ from squeeze.codecs.parse.program.plan import (
     HASH,
     KEPT,
     RELOCATIONS,
+    RISCV,
     ROWS,
     X86,
     X86_64,
@@ -20,6 +21,7 @@ from squeeze.codecs.parse.program.plan import (
     Plan,
     impossible,
 )
+from squeeze.codecs.parse.program.riscv import riscv
 
 __all__ = ["derived", "hide", "show"]
 
@@ -95,6 +97,8 @@ def _in_place(piece: np.ndarray, part: Part, plan: Plan, forward: bool) -> None:
         code.x86(piece, address, part.kind == X86_64, forward)
     elif part.kind == ARM64:
         code.arm64(piece, address, forward)
+    elif part.kind == RISCV:
+        riscv(piece, address, forward)
     elif part.kind == ROWS:
         tables.rows(piece, part.numbers[0], forward)
     elif part.kind == FRAMES:

@@ -1,7 +1,7 @@
 """Programs as wrappers: an image whose content has its parts transformed, and is of known kinds of content."""
 
 import re
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -19,11 +19,10 @@ _ELF = re.compile(b"\x7fELF[\x01\x02][\x01\x02]\x01")
 _MACHO = re.compile(b"\xce\xfa\xed\xfe"), re.compile(b"\xcf\xfa\xed\xfe")
 _PE = re.compile(b"PE\0\0")
 _LEAST = 1 << 9  # bytes of the smallest image
-_PROOFS = 4  # times as long as reading an image: to transform it twice, and to undo that
+_PROOFS = 6  # times as long as reading an image: to transform it three times, and to undo that
 _LEAST_CODE = 64  # bytes of code that is transformed
 _NEAR = 256  # bytes between code that is transformed as one
-_X86 = 1, 2  # machines
-_CODES = (None, plans.X86, plans.X86_64, plans.ARM64)  # kinds of parts of code, by machine
+_CODES = (None, plans.X86, plans.X86_64, plans.ARM64, plans.RISCV)  # kinds of parts of code, by machine
 _KINDS = {
     Role.FRAMES: plans.FRAMES,
     Role.RELOCATIONS: plans.RELOCATIONS,
@@ -32,6 +31,7 @@ _KINDS = {
     Role.HASH: plans.HASH,
 }
 _EXECUTABLE = Content("executable", 0, ABSOLUTE)
+_OF_CODE = (None, _EXECUTABLE, _EXECUTABLE, Content("table", 4), Content("table", 2))  # by machine
 
 
 class Program(Wrapper):
@@ -40,7 +40,7 @@ class Program(Wrapper):
     Parts of the kinds in `without` stay as they are, for ablations.
     """
 
-    def __init__(self, without: Container[int] = ()):
+    def __init__(self, without: tuple[int, ...] = ()):
         self._without = without
 
     kind = 9
@@ -62,9 +62,9 @@ class Program(Wrapper):
         if image is None or not _LEAST <= image.size <= room.content:
             return None
         raw = np.frombuffer(data, np.uint8, image.size, start)
-        for is_careful in (False, True):
+        for is_careful, without in ((False, ()), (False, (plans.RISCV,)), (True, ())):
             sections = _apart(image, is_careful)
-            plan = _plan(image, raw, sections, self._without)
+            plan = _plan(image, raw, sections, (*self._without, *without))
             if not (plan.parts or self._without):
                 return None
             content = transform.hide(raw, plan)
@@ -120,7 +120,7 @@ def _apart(image: Image, is_careful: bool) -> list[Section]:
     return found
 
 
-def _plan(image: Image, raw: np.ndarray, sections: list[Section], without: Container[int]) -> Plan:
+def _plan(image: Image, raw: np.ndarray, sections: list[Section], without: tuple[int, ...]) -> Plan:
     """Return the plan of an image, whose derived parts are checked."""
     segments = sorted(
         Segment(address % (1 << 63), start, min(size, image.size - start))
@@ -178,7 +178,7 @@ def _place(place: int, plan: Plan) -> int:
 def _content(section: Section, plan: Plan) -> Content | None:
     """Return the kind of content of a section, or None if its bytes say that; models of code are those of x86."""
     if section.role is Role.CODE:
-        return _EXECUTABLE if plan.machine in _X86 else None
+        return _OF_CODE[plan.machine]
     if section.role is Role.TEXT:
         return Content("text")
     return Content("table", section.row) if section.row else None
