@@ -101,12 +101,13 @@ class _Parser:
         self._room = Room.of(size)
         self._wrappers = _MOST_WRAPPERS
 
-    def node(self, data: np.ndarray, depth: int, of: int | None = None) -> Node:
-        """Return the node of uint8 `data`, which is what is in a wrapper of kind `of`, if in any."""
+    def node(self, data: np.ndarray, depth: int, of: int | None = None, strip: Strip | None = None) -> Node:
+        """Return the node of uint8 `data`, which is what is in a wrapper of kind `of`, if in any, and coded pixels."""
         raw, done, children, room = data.tobytes(), 0, list[Child](), self._room
         refused = [0] * len(WRAPPERS)  # the end of the last of each kind that did not pay
         opens = depth < _DEEPEST and room.content > 0
         photos, strips = (list(find_images(raw)), strips_in(raw)) if opens else ([], {})
+        strips |= {0: strip} if strip else {}
         for place, kind in _outside(candidates(raw, self._without), photos) if opens else ():
             is_same = place == 0 and kind == of == Program.kind  # the image that `data` is of has this header, too
             is_tried = place >= max(done, refused[kind]) and room.attempts > 0 and self._wrappers and not is_same
@@ -140,7 +141,7 @@ class _Parser:
                 return found, self._undone(found.content, form)
         if found.content_kind:
             return found, Node(found.content, (), found.content_kind)
-        node = self.node(found.content, depth + 1, found.kind)
+        node = self.node(found.content, depth + 1, found.kind, strip if found.kind == Ascii85.kind else None)
         return found, replace(node, regions=_without(found.regions, node.children)) if found.regions else node
 
     def _undone(self, data: np.ndarray, form: Layout) -> Node:

@@ -1,5 +1,6 @@
 """The coded strips of TIFF files become images, with differences undone, and come back."""
 
+import base64
 import zlib
 
 import numpy as np
@@ -67,6 +68,13 @@ def test_predictors_of_pdf_are_those_of_tiff_and_png():
     assert images_in(pdf(differences, says % 2)) == [(Layout(48, 8, 3), COLOURS.tobytes())]
     filtered = images.filtered(COLOURS.reshape(32, -1), 3, [4, 1])
     assert images_in(pdf(filtered, says % 15)) == [(Layout(48, 8, 3, 0, 1), filtered)]
+
+
+def test_digits_around_coded_pixels_are_no_obstacle():
+    data = pdf(COLOURS.tobytes(), b"/ColorSpace /DeviceRGB /Filter [/ASCII85Decode /FlateDecode]")
+    start, end = data.index(b"stream\r\n") + 8, data.index(b"\nendstream")
+    digits = base64.a85encode(data[start:end], wrapcol=76) + b"~>"
+    assert images_in(data[:start] + digits + data[end:]) == [(Layout(48, 8, 3), COLOURS.tobytes())]
 
 
 @pytest.mark.parametrize("says", [b"/BitsPerComponent 7", b"/ColorSpace /DeviceCMYK"])
