@@ -4,6 +4,7 @@ numba vectorises such loops for many elements, and leaves a few to one at a time
 """
 
 from squeeze.numerics.codegen import intrinsic, ir, types
+from squeeze.numerics.jit import inline
 from squeeze.numerics.machine_code import INT8, INT32, INT64, loaded, looped, pointer, spread, stored
 
 LANES = 8  # values at once
@@ -97,15 +98,41 @@ add_scaled_22, add_scaled_24 = _adding(22), _adding(24)
 
 
 @intrinsic
-def find_check(typingctx, slots, line, check):
-    """Return where in a cache line of four slots the first one begins with a byte, or 64 if none does, int64."""
+def word_at(typingctx, data, place):
+    """Return the eight bytes of a uint8 array from a place on as uint64, the first in the low bits."""
+
+    def codegen(context, builder, signature, args):
+        at = builder.gep(pointer(context, builder, signature, args, 0, INT8), [args[1]])
+        return loaded(builder, at, INT64)
+
+    return types.uint64(data, types.int64), codegen
+
+
+@intrinsic
+def places_of(typingctx, slots, line, check):
+    """Return where in a cache line the slots begin that start with a byte, int64: a set bit for each such place."""
 
     def codegen(context, builder, signature, args):
         at = builder.gep(pointer(context, builder, signature, args, 0, INT8), [args[1]])
         wanted = spread(builder, args[2], _LINE)
         equal = builder.icmp_unsigned("==", loaded(builder, at, ir.VectorType(INT8, _LINE)), wanted)
         begins = INT64(sum(1 << place for place in range(0, _LINE, _SLOT)))
-        mask = builder.and_(builder.bitcast(equal, INT64), begins)
-        return builder.cttz(mask, ir.IntType(1)(0))
+        return builder.and_(builder.bitcast(equal, INT64), begins)
 
     return types.int64(slots, types.int64, types.uint8), codegen
+
+
+@intrinsic
+def first_place(typingctx, places):
+    """Return the lowest bit of `places_of` that is set, or 64 if none is, int64."""
+
+    def codegen(context, builder, signature, args):
+        return builder.cttz(args[0], ir.IntType(1)(0))
+
+    return types.int64(types.int64), codegen
+
+
+@inline
+def find_check(slots, line, check):
+    """Return where in a cache line of four slots the first one begins with a byte, or 64 if none does, int64."""
+    return first_place(places_of(slots, line, check))

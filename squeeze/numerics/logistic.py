@@ -53,6 +53,7 @@ def _stretch_table() -> np.ndarray:
 
 
 SQUASH = _squash_table()
+_SQUASH = SQUASH.astype(np.uint32)  # half the cache lines
 STRETCH = _stretch_table()
 
 
@@ -66,6 +67,6 @@ def clamp_logit(x):
 def squash(x):
     """Return the 32-bit probability, 1 to 2^32 - 1, of a Q12 logit within ±LOGIT_MAX."""
     position = np.uint32(x + (16 << LOGIT_BITS))
-    i = np.int64(position >> np.uint32(5))
+    i = np.uint64(position >> np.uint32(5))
     fraction = np.int64(position & np.uint32(31))
-    return (SQUASH[i] * (32 - fraction) + SQUASH[i + 1] * fraction) >> 5
+    return (np.int64(_SQUASH[i]) * (32 - fraction) + np.int64(_SQUASH[i + np.uint64(1)]) * fraction) >> 5

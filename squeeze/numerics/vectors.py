@@ -12,7 +12,7 @@ from squeeze.numerics.machine_code import looped
 LANES = 16  # float32 values; lengths are multiples of it
 
 _FLOAT = ir.FloatType()
-_VECTOR = ir.VectorType(_FLOAT, LANES)
+VECTOR = ir.VectorType(_FLOAT, LANES)
 _INT32 = ir.IntType(32)
 _INT64 = ir.IntType(64)
 
@@ -24,20 +24,21 @@ def _start(context, builder, array_type, array, offset):
 
 
 def _load(builder, pointer, index):
-    address = builder.bitcast(builder.gep(pointer, [index]), _VECTOR.as_pointer())
+    address = builder.bitcast(builder.gep(pointer, [index]), VECTOR.as_pointer())
     return builder.load(address, align=4)
 
 
 def _store(builder, value, pointer, index):
-    builder.store(value, builder.bitcast(builder.gep(pointer, [index]), _VECTOR.as_pointer()), align=4)
+    builder.store(value, builder.bitcast(builder.gep(pointer, [index]), VECTOR.as_pointer()), align=4)
 
 
 def _spread(builder, value):
-    single = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), value, _INT32(0))
+    single = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), value, _INT32(0))
     return builder.shuffle_vector(single, single, ir.Constant(ir.VectorType(_INT32, LANES), [0] * LANES))
 
 
-def _added_up(builder, sums):
+def sum_of(builder, sums):
+    """Emit the sum of a vector's elements, which are added by halves."""
     width = LANES
     while width > 1:
         width //= 2
@@ -59,8 +60,8 @@ def dot(typingctx, a, a_offset, b, b_offset, count):
             product = builder.fmul(_load(builder, first, index), _load(builder, second, index))
             return [builder.fadd(carried[0], product)]
 
-        (total,) = looped(builder, args[4], [ir.Constant(_VECTOR, [0.0] * LANES)], step, LANES)
-        return _added_up(builder, total)
+        (total,) = looped(builder, args[4], [ir.Constant(VECTOR, [0.0] * LANES)], step, LANES)
+        return sum_of(builder, total)
 
     count_type = types.int64
     return types.float32(a, count_type, b, count_type, count_type), codegen
@@ -119,9 +120,9 @@ def _dots(rows):
                 return [builder.fadd(s, builder.fmul(weight, x)) for s, x in zip(carried, values, strict=True)]
 
             whole = builder.and_(args[5], _INT64(-2 * LANES))
-            zeros = [ir.Constant(_VECTOR, [0.0] * LANES)] * (2 * rows)
+            zeros = [ir.Constant(VECTOR, [0.0] * LANES)] * (2 * rows)
             sums = looped(builder, whole, zeros, step, 2 * LANES)
-            totals = [_added_up(builder, builder.fadd(sums[r], sums[rows + r])) for r in range(rows)]
+            totals = [sum_of(builder, builder.fadd(sums[r], sums[rows + r])) for r in range(rows)]
             for r, total in enumerate(looped(builder, args[5], totals, rest, 1, whole)):
                 builder.store(total, builder.gep(target, [builder.mul(args[8], _INT64(r))]))
             return context.get_dummy_value()
@@ -162,7 +163,7 @@ _LOG2_E, _ROUND, _LOWEST = 1.4426950408889634, 12582912.0, -87.0
 
 
 def _constant(value):
-    return ir.Constant(_VECTOR, [float(np.float32(value))] * LANES)
+    return ir.Constant(VECTOR, [float(np.float32(value))] * LANES)
 
 
 def _exp_negative(builder, x):
@@ -176,7 +177,7 @@ def _exp_negative(builder, x):
     p = _constant(_POLYNOMIAL[0])
     for coefficient in _POLYNOMIAL[1:]:
         p = builder.fadd(builder.fmul(p, r), _constant(coefficient))
-    return builder.fmul(p, builder.bitcast(builder.shl(exponent, ir.Constant(words, [23] * LANES)), _VECTOR))
+    return builder.fmul(p, builder.bitcast(builder.shl(exponent, ir.Constant(words, [23] * LANES)), VECTOR))
 
 
 @intrinsic

@@ -58,3 +58,15 @@ def test_the_first_slot_with_a_check_is_found():
     line = memory[64:128]
     line[::16] = [1, 9, 9, 200]
     assert [place_of(memory, np.uint8(check)) for check in (1, 9, 200, 7)] == [0, 16, 48, 64]
+
+
+@kernel
+def word_at(data, place):
+    return integer_vectors.word_at(data, place)
+
+
+def test_a_word_begins_at_any_byte():
+    data = np.arange(1, 20, dtype=np.uint8)
+    assert [int(word_at(data, place)) for place in (0, 3, 11)] == [
+        int.from_bytes(data[place : place + 8].tobytes(), "little") for place in (0, 3, 11)
+    ]

@@ -150,10 +150,12 @@ class Matches:
             self.pointer += 1
             if self.misses & 255 == 255 or self.pointer == self.end:
                 self.pointer = self.length = self.misses = 0
-        if i + 1 >= self.least:
+        if i + 1 >= -(-self.least // 8) * 8:
             h = 0
-            for j in range(self.least):
-                h = (h + data[i - j] + 1) * GOLDEN & U64
+            for j in range(0, self.least, 8):
+                latest = bytes(data[i - j - min(8, self.least - j) + 1 : i - j + 1])
+                h = h + int.from_bytes(latest, "little") & U64
+                h = (h ^ h >> 32) * GOLDEN & U64
             row = h >> 40 & ((1 << self.bits) - 1)
             candidate, length = self.table.get(row, 0), 0
             if self.length < self.least and candidate > 0:

@@ -288,11 +288,12 @@ class Decoder:
     def find_slots(self, salt):
         self.slots, self.node = [], 1
         for h in (mix(h, salt) for h in self.hashes):
-            bucket = self.buckets.setdefault((h >> 32) * self.bucket_count >> 32, [Slot() for _ in range(4)])
+            half = ((h >> 32) * self.bucket_count >> 32, h >> 24 & 1)
+            bucket = self.buckets.setdefault(half, [Slot(), Slot()])
             check = h & 0xFFFFFF
             found = next((slot for slot in bucket if slot.check == check), None)
             if found is None:
-                k = min(range(4), key=lambda k: bucket[k].histories[1])
+                k = min(range(2), key=lambda k: bucket[k].histories[1])
                 found = bucket[k]  # contexts that have this slot already go on with it
                 found.begin(check, 2048 * 16)
             self.slots.append(found)

@@ -17,6 +17,7 @@ import numpy as np
 
 from squeeze.codecs.deep.predictor import WEIGHT, Extent, Predictor
 from squeeze.codecs.deep.presets import GROUPS, DeepPreset, group_of, name_of
+from squeeze.numerics import mixer_vectors
 from squeeze.numerics.bitmodels import context_state, histories, layout, match, slots
 from squeeze.numerics.bitmodels.contexts import mix_hash
 from squeeze.numerics.jit import inline, prefetch
@@ -144,83 +145,31 @@ def _begin_nibble(m, own):
 
 
 @inline
-def _centre(inputs, own):
-    """Subtract the mean of each kind from the inputs of contexts that are not 0, and write the means as inputs.
-
-    Centred inputs let one step of learning tell contexts apart.
-    """
-    n = own.hashes.size
-    zero, one = np.float32(0), np.float32(1)
-    total0, total1, total2, total3 = zero, zero, zero, zero
-    count0, count1, count2, count3 = zero, zero, zero, zero
-    target = PER_CONTEXT * (n + 1)
-    for g in range(GROUPS):
-        sum0, sum1, sum2, sum3 = zero, zero, zero, zero
-        some0, some1, some2, some3 = zero, zero, zero, zero
-        begin, end = PER_CONTEXT * own.groups[g], PER_CONTEXT * own.groups[g + 1]
-        for i in range(begin, end, PER_CONTEXT):
-            x0, x1, x2, x3 = inputs[i], inputs[i + 1], inputs[i + 2], inputs[i + 3]
-            sum0 += x0
-            sum1 += x1
-            sum2 += x2
-            sum3 += x3
-            some0 += one if x0 != zero else zero
-            some1 += one if x1 != zero else zero
-            some2 += one if x2 != zero else zero
-            some3 += one if x3 != zero else zero
-        inputs[target] = sum0 / max(some0, one)
-        inputs[target + 1] = sum1 / max(some1, one)
-        inputs[target + 2] = sum2 / max(some2, one)
-        inputs[target + 3] = sum3 / max(some3, one)
-        total0, total1, total2, total3 = total0 + sum0, total1 + sum1, total2 + sum2, total3 + sum3
-        count0, count1, count2, count3 = count0 + some0, count1 + some1, count2 + some2, count3 + some3
-        target += PER_CONTEXT
-    mean0, mean1 = total0 / max(count0, one), total1 / max(count1, one)
-    mean2, mean3 = total2 / max(count2, one), total3 / max(count3, one)
-    for i in range(0, PER_CONTEXT * n, PER_CONTEXT):
-        x0, x1, x2, x3 = inputs[i], inputs[i + 1], inputs[i + 2], inputs[i + 3]
-        inputs[i] = x0 - mean0 if x0 != zero else zero
-        inputs[i + 1] = x1 - mean1 if x1 != zero else zero
-        inputs[i + 2] = x2 - mean2 if x2 != zero else zero
-        inputs[i + 3] = x3 - mean3 if x3 != zero else zero
-    target = PER_CONTEXT * n
-    inputs[target] = mean0 * _MEAN_SCALE
-    inputs[target + 1] = mean1 * _MEAN_SCALE
-    inputs[target + 2] = mean2 * _MEAN_SCALE
-    inputs[target + 3] = mean3 * _MEAN_SCALE
-    for i in range(target + PER_CONTEXT, target + PER_CONTEXT * (1 + GROUPS), PER_CONTEXT):
-        inputs[i] = (inputs[i] - mean0) * _MEAN_SCALE
-        inputs[i + 1] = (inputs[i + 1] - mean1) * _MEAN_SCALE
-        inputs[i + 2] = (inputs[i + 2] - mean2) * _MEAN_SCALE
-        inputs[i + 3] = (inputs[i + 3] - mean3) * _MEAN_SCALE
-
-
-@inline
 def _gather(m, own, inputs):
     """Write four inputs for each context and their means, and count the contexts that were seen before."""
     node, known, n = m.state.node, 0, own.hashes.size
-    partial, shift = m.state.partial, m.state.shift
+    partial, shift, zero = m.state.partial, m.state.shift, np.float32(0)
     for i in range(n):
-        history = np.int64(own.slots[own.history_at[i] + node])
+        history = np.int64(own.slots[np.uint64(own.history_at[i] + node)])
         entry = i * 256 + history
         own.entry[i] = entry
-        p = np.int64(own.maps[entry] >> np.uint32(20))
-        live = np.float32(1.0) if history else np.float32(0.0)
-        inputs[4 * i] = slots.STRETCH_FLOAT[p] * live
+        p = np.int64(own.maps[np.uint64(entry)] >> np.uint32(20))
+        live = np.float32(1.0) if history else zero
+        inputs[4 * i] = slots.STRETCH_FLOAT[np.uint64(p)] * live
         inputs[4 * i + 1] = np.float32(p - 2048) * np.float32(1 / 1024) * live
-        c = np.int64(own.counters[own.counter_at[i] + node])
-        inputs[4 * i + 2] = slots.STRETCH_FLOAT[c >> 4] * slots.CONFIDENCE[c & 15]
+        c = np.uint64(own.counters[np.uint64(own.counter_at[i] + node)])
+        inputs[4 * i + 2] = slots.STRETCH_FLOAT[c >> np.uint64(4)] * slots.CONFIDENCE[c & np.uint64(15)]
         known += history > 0
-        run = np.int64(own.runs[i, own.run_at[i]])
-        value, run_entry = np.float32(0), -1
+        run = np.int64(own.runs[i, np.uint64(own.run_at[i])])
+        value, run_entry = zero, -1
         if run and ((run & 255) | 256) >> (shift + 1) == partial:
             run_entry = i * slots.RUN_MAP + min(run >> 8, 63) * 8 + shift
-            value = slots.STRETCH_FLOAT[own.run_maps[run_entry] >> np.uint32(20)]
+            value = slots.STRETCH_FLOAT[own.run_maps[np.uint64(run_entry)] >> np.uint32(20)]
             if (run >> shift) & 1 == 0:
                 value = -value
         own.run_entry[i] = run_entry
         inputs[4 * i + 3] = value
-    _centre(inputs, own)
+    mixer_vectors.centre(inputs, own.groups, _MEAN_SCALE)  # so one step of learning tells contexts apart
     m.state.known = known * 15 // n
     m.state.history2, m.state.history3 = own.entry[2] & 255, own.entry[3] & 255
 
@@ -232,7 +181,7 @@ def share_means(m, own, inputs, weights, known, terms):
     Args:
         m: what predictors see of the model.
         own: the contexts.
-        inputs: float32, the mixer's inputs after `_centre`.
+        inputs: float32, the mixer's inputs after `mixer_vectors.centre`.
         weights: float32, the mixer's weights.
         known: float32, scratch: which inputs were not 0.
         terms: float64, the contributions to write.
@@ -268,13 +217,13 @@ def share_means(m, own, inputs, weights, known, terms):
 def _update(m, own, bit):
     node, shift, offset = m.state.node, m.state.shift, np.uint32(bit << 8)
     for i in range(own.hashes.size):
-        index = own.history_at[i] + node
+        index = np.uint64(own.history_at[i] + node)
         own.slots[index] = histories.NEXT[offset | np.uint32(own.slots[index])]
         histories.learn(own.maps, own.entry[i], bit, _MAP_LIMIT)
         slots.learn_counter(own.counters, own.counter_at[i] + node, bit)
         index = own.run_entry[i]
         if index >= 0:
-            hit = np.int64(((np.int64(own.runs[i, own.run_at[i]]) >> shift) & 1) == bit)
+            hit = np.int64(((np.int64(own.runs[i, np.uint64(own.run_at[i])]) >> shift) & 1) == bit)
             histories.learn(own.run_maps, index, hit, _RUN_LIMIT)
 
 

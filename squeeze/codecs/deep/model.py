@@ -13,7 +13,7 @@ from squeeze.codecs.deep.arrays import APM, FINAL, FIRST_APM, FIRST_FINAL, FIRST
 from squeeze.codecs.deep.contexts import share_means
 from squeeze.codecs.deep.predictor import Shared
 from squeeze.codecs.deep.predictors import CONTEXTS, MATCHES, NETWORK
-from squeeze.numerics import vectors
+from squeeze.numerics import mixer_vectors, vectors
 from squeeze.numerics.bitmodels import (
     cells,
     coder as arithmetic,
@@ -30,6 +30,7 @@ from squeeze.numerics.jit import inline, prefetch
 from squeeze.numerics.logistic import squash
 
 _FINALS = len(FINAL)
+_LARGEST_LOGIT = np.float32(15.9)
 _LEAST_ERROR = np.float32(0.002)  # smallest error that updates a weight set
 
 
@@ -52,6 +53,7 @@ def begin_nibble(m):
 def gather(m):
     """Let all predictors write their mixer inputs for the next bit."""
     _select_apms(m)
+    _select_by_bytes(m)
     predictors.gather(Shared(m.data, m.state, m.registers, m.inputs), m.predictors, m.first)
 
 
@@ -79,10 +81,10 @@ def _select_apms(m):
 
 
 @inline
-def select(m):
-    """Select a row of each weight set; a row's first weights are those of the set without a context."""
+def _select_by_bytes(m):
+    """Select the rows of weight sets that follow from the bytes before, and prefetch them."""
     r, rows = m.registers, m.rows
-    partial, found, shift, known = m.state.partial, m.state.matched, m.state.shift, m.state.known
+    shift = m.state.shift
     history = r[context_state.HISTORY]
     latest = np.int64(history & np.uint64(0xFF))
     classes = np.int64(r[context_state.CLASSES] & np.uint64(0xFF))
@@ -101,15 +103,12 @@ def select(m):
     if m.state.cells:
         outer, third = cells.selectors(r[context_state.CELLS :], third)
     rows[SET.always] = FIRST_ROW.always
-    rows[SET.bits] = FIRST_ROW.bits + partial + (256 * (1 + (found & 1)) if found else 0)
     rows[SET.latest] = FIRST_ROW.latest + latest * 8 + shift
-    rows[SET.known] = FIRST_ROW.known + (known * 16 + found) * 8 + shift
     rows[SET.second] = FIRST_ROW.second + np.int64((history >> np.uint64(8)) & np.uint64(0xFF)) * 8 + shift
     rows[SET.classes] = FIRST_ROW.classes + outer * 8 + shift
     rows[SET.expected] = FIRST_ROW.expected + np.int64(r[context_state.MATCH] & np.uint64(0xFF)) * 8 + shift
     rows[SET.column] = FIRST_ROW.column + column * 8 + shift
     rows[SET.third] = FIRST_ROW.third + third * 8 + shift
-    rows[SET.top_prediction] = FIRST_ROW.top_prediction + m.state.top_prediction * 8 + shift
     rows[SET.word_length] = (
         FIRST_ROW.word_length
         + np.int64(r[context_state.WORD_LENGTH] & np.uint64(15)) * 128
@@ -117,24 +116,33 @@ def select(m):
         + shift
     )
     rows[SET.bracket] = FIRST_ROW.bracket + bracket * 8 + shift
+    m.final_rows[FINAL.latest] = FIRST_FINAL.latest + (outer if m.state.cells else latest) * 8 + shift
+    width = m.inputs.size
+    for k in range(SET.latest, m.state.sets):
+        if k not in (SET.known, SET.top_prediction, SET.history2, SET.history3):
+            for i in range(0, width, 16):
+                prefetch(m.weights, rows[k] * width + i)
+
+
+@inline
+def select(m):
+    """Select the other rows of weight sets; a row's first weights are those of the set without a context."""
+    rows = m.rows
+    partial, found, shift, known = m.state.partial, m.state.matched, m.state.shift, m.state.known
+    rows[SET.bits] = FIRST_ROW.bits + partial + (256 * (1 + (found & 1)) if found else 0)
+    rows[SET.known] = FIRST_ROW.known + (known * 16 + found) * 8 + shift
+    rows[SET.top_prediction] = FIRST_ROW.top_prediction + m.state.top_prediction * 8 + shift
     rows[SET.history2] = FIRST_ROW.history2 + m.state.history2 * 8 + shift
     rows[SET.history3] = FIRST_ROW.history3 + m.state.history3 * 8 + shift
     width = m.inputs.size
     for k in range(m.state.sets):
-        row = rows[k]
+        row = np.uint64(rows[k])
         if m.visits[row] == 0:
+            start = row * np.uint64(width)
             for i in range(width):
-                m.weights[row * width + i] = m.weights[i]
-    _select_finals(m, outer if m.state.cells else latest)
-
-
-@inline
-def _select_finals(m, latest):
-    """Select a row of each mixer of the second layer; `latest` is the last byte, or what stands for it."""
-    partial, shift = m.state.partial, m.state.shift
+                m.weights[start + np.uint64(i)] = m.weights[i]
     m.final_rows[FINAL.bits] = FIRST_FINAL.bits + partial
-    m.final_rows[FINAL.latest] = FIRST_FINAL.latest + latest * 8 + shift
-    m.final_rows[FINAL.known] = FIRST_FINAL.known + m.state.known * 16 + m.state.matched
+    m.final_rows[FINAL.known] = FIRST_FINAL.known + known * 16 + found
     m.final_rows[FINAL.top_prediction] = FIRST_FINAL.top_prediction + m.state.top_prediction * 8 + shift
 
 
@@ -142,18 +150,14 @@ def _select_finals(m, latest):
 def mix(m):
     """Return the 32-bit probability that the next bit is a one: two mixer layers, then four APMs."""
     width, deep = m.inputs.size, m.logits.size
-    for k in range(m.state.sets):
-        logit = vectors.dot(m.weights, m.rows[k] * width, m.inputs, 0, width)
-        m.logits[k] = min(max(logit, np.float32(-15.9)), np.float32(15.9))
+    mixer_vectors.products(m.weights, m.rows, m.state.sets, m.inputs, width, m.logits, _LARGEST_LOGIT)
     total, finals, share = np.float32(0), _FINALS - 1, np.float32(1 / (_FINALS - 1))
     if m.state.has_network:
         m.logits[m.state.sets] = m.state.network_logit
         finals, share = _FINALS, np.float32(1 / _FINALS)
+    mixer_vectors.products(m.finals, m.final_rows, _FINALS, m.logits, deep, m.final_logits, _LARGEST_LOGIT)
     for k in range(finals):
-        logit = vectors.dot(m.finals, m.final_rows[k] * deep, m.logits, 0, deep)
-        logit = min(max(logit, np.float32(-15.9)), np.float32(15.9))
-        m.final_logits[k] = logit
-        total += logit
+        total += m.final_logits[k]
     logit = mixer.to_q12(total * share)
     m.state.logit = logit
     mixed = squash(logit)

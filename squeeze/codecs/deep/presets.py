@@ -45,7 +45,6 @@ _WORDS = {
     "word and the second before": _pair(state.WORD, state.WORD_2),
     "word and two before": _pair(state.WORD, state.PAIR),
     "word and byte": _pair(state.WORD, history=0xFF),
-    "word and the third before": _pair(state.WORD, state.WORD_3),
 }
 _FOLLOWED = {
     "what followed the byte": _pair(state.FOLLOWED, history=0xFF, mask=0xFFFF),
@@ -56,13 +55,11 @@ _EXPECTED = {"match and byte": _pair(state.MATCH, history=0xFF, mask=0xFFFF)}
 _TWO_MATCHES = {"two matches": _pair(state.MATCH, mask=0x3FFFFF)}
 _OPEN = 0xFF00FF  # of BRACKET: the innermost bracket that is open, and the one outside it
 TEXT = {
-    **{f"order {n}": _order(n) for n in (0, 1, 2, 3, 4, 5, 6, 8, 12)},
+    **{f"order {n}": _order(n) for n in (0, 1, 2, 3, 4, 5, 6, 8)},
     **_WORDS,
     **_FOLLOWED,
     "classes of twelve bytes": _pair(state.CLASSES, mask=0xFFFFFFFFFFFF),
     "line above": _pair(state.LINE, mask=0xFF0000FF),
-    "letters only": _pair(state.LETTERS, mask=0xFFFFFFFFFF),
-    "tag and word": _pair(state.TAG, state.WORD),
     "outline of the line": _pair(state.OUTLINE, history=0xFF),
     "head of the line and word": _pair(state.LINE_HEAD, state.WORD),
     "bracket": _pair(state.BRACKET, history=0xFFFF, mask=0xFFFF),
@@ -72,13 +69,11 @@ TEXT = {
     "brackets and outline of the line": _pair(state.BRACKET, state.OUTLINE, mask=_OPEN),
     "column and classes of two bytes": _pair(state.LINE, history=0xE0E0, mask=0xFF0000),
     "classes of four bytes and the word before": _pair(state.CLASSES, state.WORD_1, mask=0xFFFF),
-    "bytes 2 and 3": (state.NONE, 0, state.NONE, 0xFFFF00),
     **_EXPECTED,
 }
 _NOT_OF_LINES = {  # contexts of TEXT that gain least next to those of lines
-    *("line above", "letters only", "tag and word", "bracket", "brackets and head of the line"),
-    *("brackets and outline of the line", "column and classes of two bytes", "bytes 2 and 3"),
-    *("word and the third before", "order 12"),
+    *("line above", "bracket", "brackets and head of the line", "brackets and outline of the line"),
+    "column and classes of two bytes",
 }
 _ABOVE, _ALIKE = state.FIELDS + fields.ABOVE, state.FIELDS + fields.ALIKE
 _FORM = {  # of lines, fields and numbers
@@ -172,20 +167,10 @@ CELLS = {  # cells of spreadsheets and other records with a number each
     "byte before, place and byte": _pair(_BEFORE, history=0xFF, mask=0xFFFF00FF),
 }
 MORE_TEXT = {  # at level 6: small gains each
-    "two words before and byte": _pair(state.PAIR, history=0xFF),
-    "word before and byte": _pair(state.WORD_1, history=0xFF),
-    "word before, word and two bytes": _pair(state.WORD, state.WORD_1, history=0xFFFF),
-    "two words before, word and byte": _pair(state.WORD, state.PAIR, history=0xFF),
-    "length of the word and the one before": _pair(state.WORD_LENGTH, state.WORD_1),
-    "four letters": _pair(state.LETTERS, mask=0xFFFFFFFF),
-    "seven letters": _pair(state.LETTERS, mask=0xFFFFFFFFFFFFFF),
-    "line above and word": _pair(state.LINE, state.WORD, mask=0xFFFF),
     "column and byte": _pair(state.LINE, history=0xFF, mask=0xFF0000),
     "bracket and word": _pair(state.BRACKET, state.WORD, mask=0xFF),
-    "classes of eight bytes and byte": _pair(state.CLASSES, history=0xFF, mask=0xFFFFFFFF),
     "classes of six bytes and word": _pair(state.CLASSES, state.WORD, mask=0xFFFFFF),
     "classes of eight bytes and two": _pair(state.CLASSES, history=0xFFFF, mask=0xFFFFFFFF),
-    "three letters and the word before": _pair(state.LETTERS, state.WORD_1, mask=0xFFFFFF),
     "outline of the line and word": _pair(state.OUTLINE, state.WORD),
     "match and word": _pair(state.MATCH, state.WORD, mask=0x1FFF),
     "head of the line and two bytes": _pair(state.LINE_HEAD, history=0xFFFF),
@@ -214,7 +199,7 @@ MORE_TABLE = {
     "classes of twelve bytes": TEXT["classes of twelve bytes"],
 }
 _NOT_MORE_OF_LINES = {  # the same of MORE_TEXT
-    *("seven letters", "bracket and word", "classes of four bytes and the second word before"),
+    *("bracket and word", "classes of four bytes and the second word before"),
     "bytes in the bracket and length of the word",
 }
 MORE_LINES = {name: context for name, context in MORE_TEXT.items() if name not in _NOT_MORE_OF_LINES}
@@ -234,8 +219,8 @@ def name_of(context: Context) -> str:
 
 _FAST = {
     "text": (
-        *("order 1", "order 2", "order 3", "order 4", "order 6", "word", "word and the one before"),
-        *("word and the second before", "classes of twelve bytes", "outline of the line", "match and byte"),
+        *("order 1", "order 2", "order 3", "order 4", "word", "word and the one before"),
+        *("classes of twelve bytes", "outline of the line", "match and byte"),
         *("brackets and byte", "brackets and tag", "column and classes of two bytes"),
     ),
     "lines": (
@@ -262,10 +247,19 @@ _FAST = {
 
 _LEFT_OUT = {  # contexts of TEXT that level 5 drops: they gain least next to the network
     *_FOLLOWED,
-    *("order 4", "order 6", "order 12", "bytes 2 and 3", "letters only", "word and the third before", "tag and word"),
-    *("bracket", "brackets and head of the line"),
+    *("order 4", "order 6", "bracket", "brackets and head of the line"),
 }
-_LEFT_OUT_OF_LINES = {*_LEFT_OUT, "line so far", "field above and agreement", "word and byte", "outline of the line"}
+_LEFT_OUT_OF_TEXT = {  # by level, in text
+    5: {*_LEFT_OUT, "order 8", "word and two before"},
+    6: {
+        *("order 5", "order 8", "what followed two bytes", "what followed three bytes", "word and the second before"),
+        *("word and two before", "outline of the line", "match and byte"),
+    },
+}
+_LEFT_OUT_OF_LINES = {  # and in lines
+    5: {*_LEFT_OUT, "line so far", "field above and agreement", "word and byte", "outline of the line"},
+    6: set[str](),
+}
 
 _RATES, _RATES_OF_CELLS = (0.002, 0.015, 0.01, 0.002), (0.002, 0.015, 0.01, 0.004)
 _SELECTORS = {5: 10, 6: 14}
@@ -299,8 +293,8 @@ def preset(level: int, kind: str, bare: bool = False) -> DeepPreset:
         return DeepPreset(fast, (5, 7, 16), 7, 1 << 21, _RATES, lines=has_lines, warm_start=start)
     of_text = kind in ("text", "lines")
     buckets = 14 << 18  # 672 MiB; all models take less than 1 GiB
-    if level == 5 and of_text:
-        without = _LEFT_OUT_OF_LINES if has_lines else _LEFT_OUT
+    if of_text:
+        without = (_LEFT_OUT_OF_LINES if has_lines else _LEFT_OUT_OF_TEXT)[level]
         table = {name: context for name, context in table.items() if name not in without}
     if level == 6:
         table = table | MORE[kind]

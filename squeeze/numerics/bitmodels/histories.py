@@ -91,9 +91,10 @@ def find_slot(slots, h, line_mask):
 @inline
 def learn(entries, i, bit, limit):
     """Move the 22-bit probability of entry `i` towards `bit` by 1 / (n + 1.6), for n up to `limit`."""
+    i = np.uint64(i)
     entry = np.int64(entries[i])
     count, probability = entry & 1023, entry >> 10
-    probability += ((((bit << 22) - bit) - probability) * np.int64(RATES[count])) >> 16
+    probability += ((((bit << 22) - bit) - probability) * np.int64(RATES[np.uint64(count)])) >> 16
     count += count < limit
     entries[i] = np.uint32((probability << 10) | count)
 

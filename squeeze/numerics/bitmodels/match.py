@@ -9,6 +9,7 @@ import numpy as np
 
 from squeeze.numerics.bitmodels import layout
 from squeeze.numerics.bitmodels.histories import learn
+from squeeze.numerics.integer_vectors import word_at
 from squeeze.numerics.jit import inline, prefetch
 from squeeze.numerics.logistic import STRETCH
 
@@ -105,11 +106,21 @@ def update_bit(state, maps, bit, shift, limit):
 
 
 @inline
+def reach(least):
+    """Return the latest bytes that are read for the row of a table: `least` in words of eight."""
+    return (least + 7) & ~7
+
+
+@inline
 def row_of(table, data, position, least):
-    """Return the row for the latest `least` bytes in the table of a match."""
+    """Return the row for the latest `least` bytes in the table of a match; `reach(least)` bytes must be there."""
     h = np.uint64(0)
-    for i in range(least):
-        h = (h + np.uint64(data[position - i]) + np.uint64(1)) * _MULTIPLY
+    for i in range(0, least, 8):
+        word = word_at(data, position - i - 7)
+        if least - i < 8:
+            word >>= np.uint64(8 * (8 + i - least))
+        h += word
+        h = (h ^ (h >> np.uint64(32))) * _MULTIPLY
     return np.int64(h >> np.uint64(40)) & (table.shape[1] - 1)
 
 
@@ -117,7 +128,7 @@ def row_of(table, data, position, least):
 def fetch(least_lengths, table, data, position):
     """Prefetch what `update_byte` will look up."""
     for k in range(least_lengths.size):
-        if position + 1 >= least_lengths[k]:
+        if position + 1 >= reach(least_lengths[k]):
             prefetch(table, k * table.shape[1] + row_of(table, data, position, least_lengths[k]))
 
 
@@ -136,7 +147,7 @@ def update_byte(state, least_lengths, table, data, position):
                 state[k].length = 0
                 state[k].misses = 0
         least = least_lengths[k]
-        if position + 1 >= least:
+        if position + 1 >= reach(least):
             row = row_of(table, data, position, least)
             candidate = np.int64(table[k, row])
             if state[k].length < least and candidate > 0:

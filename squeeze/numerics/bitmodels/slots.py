@@ -2,12 +2,14 @@
 
 A slot serves one context and one nibble of a byte: 15 bit histories (histories.py), 15 counters of 16 bits, and a check
 of 24 bits. Four slots are a bucket of three cache lines. The first has an 8-bit check and the histories of all four.
-The others have the rest of the checks and the counters. A counter is a 12-bit probability and a 4-bit count of updates,
+The others have the rest of the checks and the counters, each of two slots. A hash may be in one of these pairs, so only
+two of the lines are read. A counter is a 12-bit probability and a 4-bit count of updates,
 so that it adapts fast at first and slowly later (the direct models of PAQ6 and ZPAQ).
 """
 
 import numpy as np
 
+from squeeze.numerics.integer_vectors import first_place, places_of
 from squeeze.numerics.jit import inline, prefetch
 from squeeze.numerics.logistic import STRETCH
 
@@ -27,37 +29,45 @@ def bucket_of(h, buckets):
 
 
 @inline
+def half_of(h):
+    """Return the half of its bucket where a hash may be: its two slots have their counters in one cache line."""
+    return np.int64((h >> np.uint64(24)) & np.uint64(1))
+
+
+@inline
 def fetch(slots, h, buckets):
     """Prefetch the bucket of a hash."""
     line = bucket_of(h, buckets) * BUCKET
     prefetch(slots, line)
-    prefetch(slots, line + 64)
-    prefetch(slots, line + 128)
+    prefetch(slots, line + 64 + 64 * half_of(h))
 
 
 @inline
 def find_slot(slots, counters, h, buckets):
-    """Return the number of the slot of a hash. If it is new, it replaces the slot with the least evidence.
+    """Return the number of the slot of a hash. If it is new, it replaces the one of two with less evidence.
 
     `counters` is the memory of `slots` as uint16.
     """
     bucket = bucket_of(h, buckets)
     check, wide_check = np.uint8(h), np.uint16(h >> np.uint64(8))
     line = bucket * BUCKET
-    least, most = 0, 256
-    for k in range(_SLOTS):
-        if slots[line + _SLOT * k] == check and counters[(line >> 1) + 32 + 16 * k] == wide_check:
-            return bucket * _SLOTS + k
-        if slots[line + _SLOT * k + 1] < most:
-            least, most = k, np.int64(slots[line + _SLOT * k + 1])
-    start = line + _SLOT * least
+    first = 2 * half_of(h)
+    places = places_of(slots, line, check) & (0x10001 << (_SLOT * first))
+    while places:
+        place = first_place(places)
+        if counters[np.uint64((line >> 1) + 32 + place)] == wide_check:
+            return bucket * _SLOTS + place // _SLOT
+        places &= places - 1
+    evidence = line + _SLOT * first + 1
+    least = first + np.int64(slots[np.uint64(evidence + _SLOT)] < slots[np.uint64(evidence)])
+    start = np.uint64(line + _SLOT * least)
     slots[start] = check
     for k in range(1, _SLOT):
-        slots[start + k] = 0
-    start = (line >> 1) + 32 + 16 * least
+        slots[start + np.uint64(k)] = 0
+    start = np.uint64((line >> 1) + 32 + 16 * least)
     counters[start] = wide_check
     for k in range(1, 16):
-        counters[start + k] = _FRESH
+        counters[start + np.uint64(k)] = _FRESH
     return bucket * _SLOTS + least
 
 
@@ -67,7 +77,8 @@ def recall(slots, counters, slot, learned, learned_counters, h, buckets):
     bucket = bucket_of(h, buckets)
     check, wide_check = np.uint8(h), np.uint16(h >> np.uint64(8))
     line = bucket * BUCKET
-    for k in range(_SLOTS):
+    first = 2 * half_of(h)
+    for k in range(first, first + 2):
         source, values = line + _SLOT * k, (line >> 1) + 32 + 16 * k
         if learned[source] == check and learned_counters[values] == wide_check:
             history_at, value_at = histories_at(slot), counters_at(slot)
@@ -95,10 +106,11 @@ _RATES = np.array([65536 * 2 // (2 * n + 3) for n in range(15)] + [4096], np.int
 @inline
 def learn_counter(counters, index, bit):
     """Move a counter's probability towards `bit`."""
+    index = np.uint64(index)
     value = np.int64(counters[index])
     count, probability = value & 15, value >> 4
     target = 4095 if bit else 0
-    probability += ((target - probability) * np.int64(_RATES[count]) + 32768) >> 16
+    probability += ((target - probability) * np.int64(_RATES[np.uint64(count)]) + 32768) >> 16
     counters[index] = np.uint16((probability << 4) | min(count + 1, 15))
 
 

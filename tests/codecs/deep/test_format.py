@@ -27,7 +27,7 @@ LOG = (
     b"2026-11-09 11:00:00 GET /a/cc?c=3; 200 105\nkey: 1, 999\nkey: 2, 1998\nkey: 3, 12345678901234567890\nkey: 4, 1\n"
 )
 BINARY = (
-    bytes(20) + b"\xe8\x10\x00\x00\x00\x89\xe5\x0f\x85\x20\x00\x00\x00\xff\xfe\x80" * 9 + bytes(range(100, 130)) * 2
+    bytes(20) + b"\xe8\x10\x00\x00\x00\x89\xe5\x0f\x85\x20\x00\x00\x00\xff\xfe\x80" * 12 + bytes(range(100, 130)) * 2
 )
 
 
