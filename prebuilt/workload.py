@@ -16,7 +16,7 @@ import numpy as np
 import squeeze
 from prebuilt import checkpoints
 from squeeze.codecs.stream import levels
-from squeeze.lm import adapter
+from squeeze.lm import adapter, convert
 from squeeze.numerics import rotation
 from tests.golden.samples import COPIES, REPEATS, STREAMS, tuned_dictionary
 from tests.golden.wrapped import WRAPPED
@@ -137,7 +137,7 @@ def _opened() -> None:
 
 
 def _converted() -> None:
-    """Rotate weights, and add an adapter, as when a language model is used for the first time."""
+    """Rotate and quantise weights, and add an adapter, as when a language model is used for the first time."""
     drawn = np.random.default_rng(1).normal(size=(64, 96)).astype(np.float32)
     turned = rotation.rotate_rows(rotation.rotate(drawn, 32), 64)
     if not np.allclose(rotation.rotate_rows(rotation.rotate(turned, 32), 64), drawn, atol=1e-4):
@@ -145,6 +145,9 @@ def _converted() -> None:
     change = adapter.round_factors(drawn[:4], drawn[:, :4])
     if not np.allclose(change.rows(0, 64), drawn[:, :4] @ drawn[:4], atol=1):
         raise AssertionError("an adapter's change is not the product of its factors")
+    values, scales = np.empty(drawn.shape, np.int8), np.empty(len(drawn), np.float32)
+    if not convert.quantise(drawn, values, scales) or not np.allclose(values * scales[:, None], drawn, atol=0.02):
+        raise AssertionError("weights are not their integers times the scale")
 
 
 # Each is run in a process of its own. Together they code files at all levels, and checkpoints with all codings.

@@ -15,11 +15,13 @@ from squeeze.lm import sources, vocabulary
 from squeeze.lm.rotated import rotated
 from squeeze.lm.sources import Source, Tensor
 from squeeze.lm.weights import IDENTITY_TAG, Layer, Matrix, Weights
-from squeeze.numerics import int8
+from squeeze.numerics import exact, int8
 from squeeze.numerics.int8 import LONGEST
+from squeeze.numerics.jit import kernel
 
 _CHUNK = 1 << 19  # elements that are float32 at once
 _BLOCK = 512  # largest block of rows that a rotation mixes
+_TOP = np.float32(int8.TOP)
 _SMALLEST = np.float32(2.0**-100)  # a row of smaller numbers counts as zeros
 
 
@@ -33,6 +35,21 @@ def convert(source: Source) -> Weights:
     if max(source.config.width, source.config.feed_forward, source.config.heads * source.config.head_size) > LONGEST:
         raise ModelError(f"{source.name}: a layer has more than {LONGEST:,} inputs, whose products overflow 32 bits")
     return _Converter(rotated(source)).weights()
+
+
+@kernel
+def quantise(rows: np.ndarray, values: np.ndarray, scales: np.ndarray) -> bool:
+    """Round float32 rows [N, K] to int8 and scales float32 [N], and return whether all numbers are finite."""
+    for n in range(rows.shape[0]):
+        row, out = rows[n], values[n]
+        top = exact.magnitude(row)
+        if not top < np.inf:  # NaN is larger, too
+            return False
+        scale = np.float32(1) if top < _SMALLEST else top / _TOP
+        for k in range(row.size):
+            out[k] = np.int8(exact.to_integer(row[k] / scale))
+        scales[n] = scale
+    return True
 
 
 class _Converter:
@@ -127,13 +144,9 @@ class _Converter:
             rows = tensor.rows(start, min(start + step, shape[0]))
             if rows.shape != (min(step, shape[0] - start), shape[1]):
                 raise ModelError(f"{self.source.name}: the model is damaged: tensor {name} is cut off")
-            top = np.maximum(rows.max(axis=1), -rows.min(axis=1))
-            if not np.isfinite(top).all():
+            part = slice(start, start + len(rows))
+            if not quantise(np.require(rows, np.float32, ["C", "W"]), values[part], scales[part]):
                 raise ModelError(f"{self.source.name}: the model is damaged: tensor {name} is not all finite numbers")
-            scale = np.where(top < _SMALLEST, np.float32(1), top / np.float32(127))
-            rounded = np.rint(rows / scale[:, None])
-            values[start : start + step] = np.clip(rounded, np.float32(-127), np.float32(127))
-            scales[start : start + step] = scale
         return values, scales
 
     def matrix(self, values: np.ndarray, scales: np.ndarray) -> Matrix:

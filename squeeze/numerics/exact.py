@@ -28,12 +28,18 @@ def to_integer(x):
 
 
 @inline
-def quantise(x, top, out):
-    """Write round(x / scale) to `out`, at most `top` in magnitude, and return the float32 scale."""
+def magnitude(x):
+    """Return the largest |x| of a float32 vector: NaN if there is one."""
     bits = np.int32(0)
     for i in range(x.size):
         bits = np.int32(max(bits, _magnitude_bits(x[i])))
-    largest = max(np.int32(bits).view(np.float32), _LEAST)
+    return np.int32(bits).view(np.float32)
+
+
+@inline
+def quantise(x, top, out):
+    """Write round(x / scale) to `out`, at most `top` in magnitude, and return the float32 scale."""
+    largest = max(magnitude(x), _LEAST)
     inverse = np.float32(top) / largest
     for i in range(x.size):
         out[i] = to_integer(x[i] * inverse)

@@ -34,9 +34,9 @@ def pack(matrix: np.ndarray) -> np.ndarray:
     """Pack int8 [N, K] to uint8 [ceil(N / 16), ceil(K / 4), 16, 4], padded with zeros (128)."""
     outputs, inputs = matrix.shape
     padded = np.full((-(-outputs // PANEL) * PANEL, -(-inputs // STEP) * STEP), 128, np.uint8)
-    padded[:outputs, :inputs] = matrix.view(np.uint8) ^ 128
-    panels = padded.reshape(-1, PANEL, padded.shape[1] // STEP, STEP)
-    return np.ascontiguousarray(panels.transpose(0, 2, 1, 3))
+    np.bitwise_xor(matrix.view(np.uint8), 128, out=padded[:outputs, :inputs])
+    panels = padded.view(np.uint32).reshape(-1, PANEL, padded.shape[1] // STEP)  # four bytes at a time are faster
+    return np.ascontiguousarray(panels.transpose(0, 2, 1)).view(np.uint8).reshape(len(panels), -1, PANEL, STEP)
 
 
 def pack_halves(matrix: np.ndarray) -> np.ndarray:
