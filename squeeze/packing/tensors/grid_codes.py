@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from squeeze.numerics.jit import inline, kernel
+from squeeze.numerics.jit import inline, kernel, part
 from squeeze.packing.tensors.grid_levels import (
     AFFINE,
     COUNTS,
@@ -11,6 +11,7 @@ from squeeze.packing.tensors.grid_levels import (
     FP4,
     INT,
     NF4,
+    SIGNED,
     TABLES,
     rebuilt,
     rounded,
@@ -18,6 +19,8 @@ from squeeze.packing.tensors.grid_levels import (
 )
 
 __all__ = ["code_of", "codes_of_bands", "inverse_of", "place_of", "rebuild", "widen"]
+
+_BF16 = 0  # see FORMS
 
 
 @inline
@@ -75,6 +78,22 @@ def code_of(word, form, kind, inverse, offset):
     return min(place, 127) | side << 7
 
 
+@part
+def _codes_of_bf16(values, begin, end, kind, inverse, offset, first, out):
+    """Fill the codes of values of a tile, as `code_of` has them, in loops that compile to vectors."""
+    if kind == SIGNED:
+        for k in range(begin, end):
+            bits = np.uint32(values[k]) << np.uint32(16)
+            magnitude = np.int32(bits & np.uint32(0x7FFFFFFF)).view(np.float32)
+            at = min(np.int32(np.rint(np.float64(magnitude) * inverse)), np.int32(127))
+            out[k] = np.uint8(at | np.int32(np.uint32(bits >> np.uint32(31)) << np.uint32(7)))
+        return
+    start, least = np.float64(offset if kind == AFFINE else 0), np.int32(first)
+    for k in range(begin, end):
+        value = np.float64(np.int32(np.uint32(values[k]) << np.uint32(16)).view(np.float32))
+        out[k] = np.uint8(np.int32(np.rint((value - start) * inverse)) - least)
+
+
 @kernel
 def codes_of_bands(values, begin, form, kind, columns, rows, width, scales, offsets, firsts, out):
     """Fill `out`, uint8, with the codes of some values.
@@ -94,7 +113,9 @@ def codes_of_bands(values, begin, form, kind, columns, rows, width, scales, offs
         stop = min(place + min((column // width + 1) * width, columns) - column, end)
         inverse, offset = inverse_of(scales[tile]), offsets[tile if kind == AFFINE else 0]
         first = np.int64(firsts[tile if firsts.size > 1 else 0])
-        if kind == INT:
+        if form == _BF16 and kind in (INT, SIGNED, AFFINE):
+            _codes_of_bf16(values, place, stop, kind, inverse, offset, first, out)
+        elif kind == INT:
             for k in range(place, stop):
                 out[k] = np.uint8(np.int64(np.rint(np.float64(value_of(values[k], form)) * inverse)) - first)
         elif kind == AFFINE:

@@ -20,7 +20,7 @@ _SLOTS = 2048
 _FEW = 64  # values of a tile that are fitted as they are
 _MOST_AFFINE = 32  # levels with an offset
 _SLACK = 2.0**-24  # relative: products are rounded to float32 before they are rounded to their type
-_BF16, _F16 = 0, 1
+_BF16, _F16, _F32 = 0, 1, 2
 
 
 class Space:
@@ -36,7 +36,7 @@ class Space:
     """
 
     def __init__(self) -> None:
-        self.slots, self.words = np.zeros(_SLOTS, np.int64), np.empty(MOST_DISTINCT, np.uint32)
+        self.slots, self.words = np.zeros(_SLOTS, np.int64), np.empty(max(MOST_DISTINCT, MOST_GROUP), np.uint32)
         self.places, self.bounds = np.empty((3, MOST_DISTINCT)), np.empty((3, MOST_GROUP), np.float32)
         self.found, self.hint = np.empty(2, np.float32), np.zeros(1, np.int64)
 
@@ -314,6 +314,21 @@ def _load(values, start, end, left, width, columns, most, slots, words):
 
 
 @part
+def _extremes(words, count, form, scale):
+    """Return the least and the greatest whole number of some words, which are those of the least and greatest value."""
+    sign = np.int64(0x80000000 if form == _F32 else 0x8000)
+    least, most = sign, -sign
+    for k in range(count):
+        word = np.int64(words[k])
+        order = -(word & (sign - 1)) if word & sign else word
+        least, most = min(least, order), max(most, order)
+    inverse, words[0], words[1] = inverse_of(scale), abs(least) | (sign if least < 0 else 0), abs(most)
+    if most < 0:
+        words[1] = abs(most) | sign
+    return code_of(words[0], form, INT, inverse, 0.0), code_of(words[1], form, INT, inverse, 0.0)
+
+
+@part
 def _fit_bands(
     values, form, kind, columns, rows, width, scales, offsets, lows, highs, slots, words, places, bounds, found, hint
 ):
@@ -340,12 +355,9 @@ def _fit_bands(
                     found[0] = _fit_scale(words, places, count, form, kind, hint)
                     if found[0] < 0:
                         return False
-            low, high, inverse = 0, 0, inverse_of(found[0])
+            low, high = 0, 0
             if kind == INT:
-                low, high = 1 << 14, -(1 << 14)
-                for k in range(count):
-                    code = code_of(words[k], form, kind, inverse, found[1])
-                    low, high = min(low, code), max(high, code)
+                low, high = _extremes(words, count, form, found[0])
                 if high - low > 255:
                     return False
             scales[tile], offsets[tile], lows[tile], highs[tile] = found[0], found[1], low, high

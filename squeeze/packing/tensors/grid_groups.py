@@ -15,7 +15,8 @@ from squeeze.packing.tensors.grid_levels import AFFINE, SIGNED
 __all__ = ["HALF", "MOST_GROUP", "fit_group", "is_half", "step_of_half"]
 
 HALF = 11  # bits of a mantissa of float16
-MOST_GROUP = 64  # values of a group
+MOST_GROUP = 4096  # values of a group
+_COMMON = 32  # values of a group
 _SURE = 32  # whole numbers up to this are rounded right by the first estimate of a scale
 _WIDER, _NARROWER = np.float32(1 + 2.0**-21), np.float32(1 - 2.0**-21)
 _HUGE = np.int32(0x7F7FFFFF)  # the bits of a number that is no bound
@@ -65,6 +66,14 @@ def _rounded(value):
 
 @part
 def _narrow(places, width, offset, low, high, most):
+    """Do as `_narrowed`, which is compiled without a loop for the commonest width."""
+    if width == _COMMON:
+        return _narrowed(places, _COMMON, offset, low, high, most)
+    return _narrowed(places, width, offset, low, high, most)
+
+
+@inline
+def _narrowed(places, width, offset, low, high, most):
     """Return the scales between low and high at which all values up to level `most` are rounded levels."""
     inverse, start, last = np.float32(2 / (low + high)), np.float32(offset), np.float32(most)
     lowest, highest = np.float32(low).view(np.int32), np.float32(high).view(np.int32)
@@ -80,6 +89,14 @@ def _narrow(places, width, offset, low, high, most):
 
 @part
 def _is_rebuilt(words, places, width, kind, scale, offset):
+    """Do as `_rebuilds`, which is compiled without a loop for the commonest width."""
+    if width == _COMMON:
+        return _rebuilds(words, places, _COMMON, kind, scale, offset)
+    return _rebuilds(words, places, width, kind, scale, offset)
+
+
+@inline
+def _rebuilds(words, places, width, kind, scale, offset):
     """Return whether all values are levels times a scale, plus an offset."""
     inverse, wrong, most = 1.0 / np.float64(scale), np.int32(0), 127.0 if kind == SIGNED else 255.0
     start = np.float32(offset)
@@ -147,8 +164,9 @@ def _bounds_of(order):
     return (least, most) if order > 0 else (-most, -least)
 
 
-@part
-def _fit_affine(values, start, width, hint, words, places, found):
+@inline
+def _load(values, start, width, words, places):
+    """Load values with their bounds; return the least and the greatest, as `_bounds_of` takes them."""
     smallest, largest = _MAGNITUDE, np.int32(-_MAGNITUDE)
     for k in range(width):
         words[k] = values[start + k]
@@ -159,6 +177,15 @@ def _fit_affine(values, start, width, hint, words, places, found):
         least, most = _least_of(magnitude), _most_of(magnitude)
         places[0, k] = np.int32(bits).view(np.float32)
         places[1, k], places[2, k] = np.float32(-most if negative else least), np.float32(-least if negative else most)
+    return smallest, largest
+
+
+@part
+def _fit_affine(values, start, width, hint, words, places, found):
+    if width == _COMMON:
+        smallest, largest = _load(values, start, _COMMON, words, places)
+    else:
+        smallest, largest = _load(values, start, width, words, places)
     if smallest == largest or largest >= _INFINITE or smallest <= -_INFINITE:
         return False
     low, high = _bounds_of(smallest)

@@ -251,6 +251,18 @@ class _Search:
         finally:
             slots[:] = 0
 
+    def _fits_first(self, tiles: Tiles, kind: int) -> bool:
+        """Return whether the first tile fits."""
+        rows, width = min(tiles.rows, self.count // tiles.columns), tiles.width
+        if tiles.rows == 1 or not isinstance(self.content, InMemory):
+            values, one = self.words(0, min(rows * tiles.columns, self.count)), tiles
+        else:
+            matrix: Array = self.content.data.view(self.kind_of_words)[: rows * tiles.columns].reshape(
+                rows, tiles.columns
+            )
+            values, one = _widened(matrix[:, :width].reshape(-1)), Tiles(0, width, rows, width)
+        return _fitted(values, self.form, kind, one._replace(values=values.size)) is not None
+
     def tiled(self, tiles: Tiles, kind: int) -> Grid | None:
         """Return a grid with a scale for each tile."""
         band, width = tiles.rows * tiles.columns, DTYPES[self.dtype][0] // 8
@@ -262,7 +274,7 @@ class _Search:
         def work(first: int, last: int) -> tuple[Array, ...] | None:
             return _fitted(self.words(first, last), self.form, kind, tiles._replace(values=last - first))
 
-        if work(0, min(band, self.count)) is None:
+        if not self._fits_first(tiles, kind):
             return None
         for found in in_parts(work, self.count, step, self.threads):
             if found is None:
