@@ -24,7 +24,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from bench.shared import plain_transformers
 from squeeze import cli
 from squeeze.engine.report import Report
-from squeeze.errors import SqueezeError
 from squeeze.integrations.load_model import load_model
 from tests.makers.checkpoints import content
 from tests.makers.zoo import TEXT, write
@@ -148,7 +147,7 @@ def _foreign(error: BaseException, said: str) -> str:
     """Return the error of another library whose words a command repeats, or an empty text."""
     cause: BaseException | None = error
     while cause := cause.__cause__:
-        if not isinstance(cause, SqueezeError | OSError | click.ClickException):
+        if not isinstance(cause, OSError | click.ClickException) and not type(cause).__module__.startswith("squeeze."):
             words = " ".join(str(cause).split())
             if words and words[:60] in said:
                 return f"{type(cause).__name__}: {words[:200]}"
