@@ -146,7 +146,7 @@ def _converted() -> None:
     if not np.allclose(change.rows(0, 64), drawn[:, :4] @ drawn[:4], atol=1):
         raise AssertionError("an adapter's change is not the product of its factors")
     values, scales = np.empty(drawn.shape, np.int8), np.empty(len(drawn), np.float32)
-    if not convert.quantise(drawn, values, scales) or not np.allclose(values * scales[:, None], drawn, atol=0.02):
+    if not convert.round_rows(drawn, values, scales) or not np.allclose(values * scales[:, None], drawn, atol=0.02):
         raise AssertionError("weights are not their integers times the scale")
 
 

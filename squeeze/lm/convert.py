@@ -6,7 +6,8 @@ machine.
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
@@ -18,8 +19,11 @@ from squeeze.lm.weights import IDENTITY_TAG, Layer, Matrix, Weights
 from squeeze.numerics import exact, int8
 from squeeze.numerics.int8 import LONGEST
 from squeeze.numerics.jit import kernel
+from squeeze.system import machine
 
 _CHUNK = 1 << 19  # elements that are float32 at once
+_THREADS = 4  # more would wait for memory
+_Quantised = tuple[np.ndarray, np.ndarray]
 _BLOCK = 512  # largest block of rows that a rotation mixes
 _TOP = np.float32(int8.TOP)
 _SMALLEST = np.float32(2.0**-100)  # a row of smaller numbers counts as zeros
@@ -34,11 +38,12 @@ def convert(source: Source) -> Weights:
     sources.check_complete(source)
     if max(source.config.width, source.config.feed_forward, source.config.heads * source.config.head_size) > LONGEST:
         raise ModelError(f"{source.name}: a layer has more than {LONGEST:,} inputs, whose products overflow 32 bits")
-    return _Converter(rotated(source)).weights()
+    with ThreadPoolExecutor(min(machine.available_cores(), _THREADS)) as pool:
+        return _Converter(rotated(source), pool).weights()
 
 
 @kernel
-def quantise(rows: np.ndarray, values: np.ndarray, scales: np.ndarray) -> bool:
+def round_rows(rows: np.ndarray, values: np.ndarray, scales: np.ndarray) -> bool:
     """Round float32 rows [N, K] to int8 and scales float32 [N], and return whether all numbers are finite."""
     for n in range(rows.shape[0]):
         row, out = rows[n], values[n]
@@ -53,14 +58,17 @@ def quantise(rows: np.ndarray, values: np.ndarray, scales: np.ndarray) -> bool:
 
 
 class _Converter:
-    """Quantises one tensor after the other, and hashes each for the identity."""
+    """Quantises one tensor after the other, a layer ahead in threads, and hashes each for the identity."""
 
-    def __init__(self, source: Source) -> None:
-        self.source, self.config = source, source.config
+    def __init__(self, source: Source, pool: ThreadPoolExecutor) -> None:
+        self.source, self.config, self.pool = source, source.config, pool
         self.digest = hashlib.sha256(IDENTITY_TAG)
+        self.begun: dict[str, Future[_Quantised]] = {}
+        self.outer = dict.fromkeys(("embedding", "head"), (self.config.vocabulary, self.config.width))
 
     def weights(self) -> Weights:
         config, name = self.config, self.source.name
+        self.begin({"embedding": self.outer["embedding"]} | self.shapes(0))
         description = json.loads(self.source.tokenizer)
         vocabulary.check(name, description)
         tokens, leaves = vocabulary.spell(description, config.vocabulary)
@@ -70,8 +78,7 @@ class _Converter:
         for token in tokens:
             self.digest.update(len(token).to_bytes(4, "little") + token)
         self.digest.update(leaves.astype("<i4").data)
-        size = (config.vocabulary, config.width)
-        embedding, scales = self.quantised("embedding", size)
+        embedding, scales = self.quantised("embedding", self.outer["embedding"])
         self.hash(embedding, scales)
         layers = tuple(self.layer(i) for i in range(config.layers))
         for optional in ("qkv_bias", "query_norm", "key_norm", "output_bias"):
@@ -79,7 +86,7 @@ class _Converter:
             if len(set(present)) == 2:
                 raise self.missing(f"{present.index(False)}.{optional}")
         tied = "head" not in self.source.tensors
-        values, head_scales = (embedding, scales) if tied else self.quantised("head", size)
+        values, head_scales = (embedding, scales) if tied else self.quantised("head", self.outer["head"])
         head = self.matrix(values[leaves], head_scales[leaves])
         if unused := set(self.source.tensors) - {"embedding", "head"} - set(self.known_tensors()):
             raise ModelError(f"{name}: the model has a tensor '{min(unused)}' that its description does not explain")
@@ -92,25 +99,38 @@ class _Converter:
         for i in range(self.config.layers):
             yield from (f"{i}.{part}" for part in sources.LAYER_PARTS)
 
-    def layer(self, i: int) -> Layer:
+    def shapes(self, i: int) -> dict[str, tuple[int, int]]:
+        """Return the shapes of a layer's matrices by name, or of the head after the last layer."""
         config = self.config
+        if i == config.layers:
+            return {"head": self.outer["head"]} if "head" in self.source.tensors else {}
         queries, keys = config.heads * config.head_size, config.kv_heads * config.head_size
+        own = {
+            **{"query": (queries, config.width), "key": (keys, config.width), "value": (keys, config.width)},
+            **{"output": (config.width, queries), "down": (config.width, config.feed_forward)},
+            **dict.fromkeys(("gate", "up"), (config.feed_forward, config.width)),
+        }
+        return {f"{i}.{part}": shape for part, shape in own.items()}
+
+    def layer(self, i: int) -> Layer:
+        self.begin(self.shapes(i + 1))
+        config, own = self.config, self.shapes(i)
+        queries, keys = config.heads * config.head_size, config.kv_heads * config.head_size
+        query, key, value, output, down, gate, up = ((name, own[name]) for name in own)
         projections = [
-            self.rotated(*self.quantised(f"{i}.query", (queries, config.width)), heads=config.heads),
-            self.rotated(*self.quantised(f"{i}.key", (keys, config.width)), heads=config.kv_heads),
-            self.quantised(f"{i}.value", (keys, config.width)),
+            self.rotated(*self.quantised(*query), heads=config.heads),
+            self.rotated(*self.quantised(*key), heads=config.kv_heads),
+            self.quantised(*value),
         ]
         return Layer(
             qkv=self.stacked(projections),
             qkv_bias=self.qkv_bias(i, queries, keys),
             query_norm=self.vector(f"{i}.query_norm", config.head_size),
             key_norm=self.vector(f"{i}.key_norm", config.head_size),
-            output=self.matrix(*self.quantised(f"{i}.output", (config.width, queries))),
+            output=self.matrix(*self.quantised(*output)),
             output_bias=self.vector(f"{i}.output_bias", config.width),
-            gate_up=self.stacked(
-                self.quantised(f"{i}.{part}", (config.feed_forward, config.width)) for part in ("gate", "up")
-            ),
-            down=self.matrix(*self.quantised(f"{i}.down", (config.width, config.feed_forward))),
+            gate_up=self.stacked(self.quantised(*part) for part in (gate, up)),
+            down=self.matrix(*self.quantised(*down)),
         )
 
     def qkv_bias(self, i: int, queries: int, keys: int) -> np.ndarray | None:
@@ -135,8 +155,16 @@ class _Converter:
         order = rows.swapaxes(1, 2).reshape(-1)
         return tuple(array[order] for array in arrays)
 
-    def quantised(self, name: str, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    def begin(self, shapes: Mapping[str, tuple[int, int]]) -> None:
+        """Quantise matrices in other threads; errors are those of `quantised`."""
+        self.begun |= {name: self.pool.submit(self.quantise, name, shape) for name, shape in shapes.items()}
+
+    def quantised(self, name: str, shape: tuple[int, int]) -> _Quantised:
         """Return int8 [N, K] and scales float32 [N]: the largest number of a row becomes ±127."""
+        begun = self.begun.pop(name, None)
+        return begun.result() if begun else self.quantise(name, shape)
+
+    def quantise(self, name: str, shape: tuple[int, int]) -> _Quantised:
         tensor = self.tensor(name, shape)
         values, scales = np.empty(shape, np.int8), np.empty(shape[0], np.float32)
         step = max(_BLOCK, _CHUNK // shape[1] // _BLOCK * _BLOCK)
@@ -145,7 +173,7 @@ class _Converter:
             if rows.shape != (min(step, shape[0] - start), shape[1]):
                 raise ModelError(f"{self.source.name}: the model is damaged: tensor {name} is cut off")
             part = slice(start, start + len(rows))
-            if not quantise(np.require(rows, np.float32, ["C", "W"]), values[part], scales[part]):
+            if not round_rows(np.require(rows, np.float32, ["C", "W"]), values[part], scales[part]):
                 raise ModelError(f"{self.source.name}: the model is damaged: tensor {name} is not all finite numbers")
         return values, scales
 

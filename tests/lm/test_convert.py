@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from squeeze.lm.convert import quantise
+from squeeze.lm.convert import round_rows
 
 
 def quantised(rows):
     values, scales = np.full(rows.shape, 99, np.int8), np.full(len(rows), 99, np.float32)
-    return quantise(rows, values, scales), values, scales
+    return round_rows(rows, values, scales), values, scales
 
 
 def test_rows_are_rounded_by_a_scale_of_their_own():
