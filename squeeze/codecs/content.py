@@ -70,6 +70,10 @@ class Medium(ABC):
         """Return whether `size` bytes of a content may be followed by others of the same content."""
         return False
 
+    def name_of(self, begin: bytes) -> str:
+        """Return the name of the content of a payload for people, from its first bytes."""
+        return self.kind
+
     def sample(self, size: int, content: Content, most: int) -> Region:
         """Return a region that stands for all of `size` bytes of a content, of about `most` bytes if that is possible.
 

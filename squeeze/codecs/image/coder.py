@@ -11,7 +11,7 @@ from squeeze.codecs.image.bilevel import BilevelModel, Values
 from squeeze.codecs.image.bilevel_rows import code_rows as code_bilevel_rows
 from squeeze.codecs.image.filters import Filtered, add_filters, code_filter, remove_filters
 from squeeze.codecs.image.flat import code_pixel, is_flat
-from squeeze.codecs.image.layout import Layout
+from squeeze.codecs.image.layout import OF_TWO_VALUES, Layout
 from squeeze.codecs.image.model import code_byte
 from squeeze.codecs.image.state import FAST, FULL, ImageModel
 from squeeze.errors import DamagedError
@@ -23,7 +23,6 @@ __all__ = ["decode", "encode", "memory", "size_of_rows"]
 
 _STEP = 1 << 15  # bytes between two reports of progress
 _PRESETS = (FAST, FULL)
-_OF_TWO_VALUES = 2  # in the mark of a payload, beside its preset
 _BILEVEL_PRESETS = (bilevel.FAST, bilevel.FULL)
 _Model = ImageModel | BilevelModel
 Progress = Callable[[int], None] | None
@@ -169,7 +168,7 @@ def encode(data: np.ndarray, form: Layout, full: bool, progress: Progress = None
         progress(form.prefix)
     if not is_coded or not all(section.code(m, coder, coded, False, progress) for section in sections):
         return None
-    head = bytes([full + _OF_TWO_VALUES * (values is not None)]) + form.to_bytes() + bytes((values or ())[:2])
+    head = bytes([full + OF_TWO_VALUES * (values is not None)]) + form.to_bytes() + bytes((values or ())[:2])
     payload = head + coded[: arithmetic.finish_encoder(coder, coded)].tobytes()
     return payload if len(payload) < data.size else None
 
@@ -204,13 +203,13 @@ def decode(payload: bytes, length: int, progress: Progress = None) -> np.ndarray
     """
     file = io.BytesIO(payload)
     mark = read_exactly(file, 1)[0]
-    if mark >= 2 * _OF_TWO_VALUES:
+    if mark >= 2 * OF_TWO_VALUES:
         raise _damaged()
     form = Layout.read(file, length)
-    values = _read_values(file, form) if mark >= _OF_TWO_VALUES else None
+    values = _read_values(file, form) if mark >= OF_TWO_VALUES else None
     sections = _sections(form, length)
     rows = _empty(form, sections)
-    m = _model(form, rows, bool(mark % _OF_TWO_VALUES), values)
+    m = _model(form, rows, bool(mark % OF_TWO_VALUES), values)
     coder, coded = np.zeros(3, np.uint64), np.frombuffer(bytearray(file.read()), np.uint8)
     arithmetic.start_decoder(coder, coded)
     data = np.zeros(length, np.uint8)

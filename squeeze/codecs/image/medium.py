@@ -4,7 +4,7 @@ import numpy as np
 
 from squeeze.codecs.content import Content, Medium, Progress, Region
 from squeeze.codecs.image import formats
-from squeeze.codecs.image.layout import Layout
+from squeeze.codecs.image.layout import OF_TWO_VALUES, Layout
 from squeeze.codecs.image.raw import find_raw
 
 __all__ = ["Image"]
@@ -27,6 +27,9 @@ class Image(Medium):
     def joins(self, size: int, content: Content) -> bool:
         form = Layout(*content.form)
         return not (form.filtered or form.height or form.prefix or size % form.stride)
+
+    def name_of(self, begin: bytes) -> str:
+        return "image of two colours" if begin[:1] >= bytes([OF_TWO_VALUES]) else self.kind
 
     def sample(self, size: int, content: Content, most: int) -> Region:
         form = Layout(*content.form)

@@ -303,7 +303,7 @@ def content_name(file: BinaryIO, block: BlockHeader | Coded, by_dictionary: bool
     if block.kind == OPENED:
         return "opened wrappers"
     if medium := media.of_block(block.kind):
-        return medium.kind
+        return medium.name_of(file.read(1))
     if by_dictionary:
         return "dictionary"
     has_runs = read_exactly(file, 1) == RUNS

@@ -288,7 +288,7 @@ def _content(coded: Coded, settings: Settings) -> Content:
     if coded.kind == container.STORED:
         return Content("packed")
     if medium := media.of_block(coded.kind):
-        return Content(medium.kind)
+        return Content(medium.name_of(coded.payload[:1]))
     if settings.names_content and settings.dictionary:
         return settings.dictionary.content
     return container.read_content(io.BytesIO(coded.payload))[0]

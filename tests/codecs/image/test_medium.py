@@ -11,6 +11,8 @@ from squeeze.codecs.content import Content
 from squeeze.codecs.image.layout import Layout
 from squeeze.codecs.stream import container, media, opened
 from squeeze.codecs.stream.index import read_index
+from squeeze.codecs.stream.measuring import measure
+from squeeze.codecs.stream.resources import Resources
 from tests.makers import images, inputs, wrapped
 
 
@@ -47,6 +49,14 @@ def kinds_of(stream: bytes) -> set[int]:
         if block.kind == container.OPENED:
             kinds |= {part.kind for part in opened.read(payload, block.raw_length).blocks()}
     return kinds
+
+
+def contents_of(stream: bytes) -> set[str]:
+    """Return the names of the contents of blocks, and of those in opened ones, as `list -v` and `explain` have them."""
+    listed = {block.content for one in read_index(io.BytesIO(stream)) for block in one.blocks}
+    explained = {block.content.kind for block in measure(io.BytesIO(stream), Resources())}
+    assert listed <= explained | {"opened wrappers"}
+    return explained
 
 
 @pytest.mark.parametrize("level", [1, 4])
@@ -126,4 +136,5 @@ def test_a_page_of_two_colours_is_coded_as_one(name, level):
     stream = squeeze.compress(PAGES[name], level)
     assert squeeze.decompress(stream) == PAGES[name]
     assert container.IMAGE in kinds_of(stream)
+    assert "image of two colours" in contents_of(stream)
     assert len(stream) < 2_000  # 30,000 bytes of six shapes with a little noise
