@@ -219,7 +219,7 @@ def name_of(context: Context) -> str:
 
 _FAST = {
     "text": (
-        *("order 1", "order 2", "order 3", "order 4", "word", "word and the one before"),
+        *("order 1", "order 2", "order 3", "order 4", "order 6", "word", "word and the one before"),
         *("classes of twelve bytes", "outline of the line", "match and byte"),
         *("brackets and byte", "brackets and tag", "column and classes of two bytes"),
     ),
