@@ -194,6 +194,7 @@ class NestedCodebook(Codebook):
 CODEBOOKS = {
     "nf4": Codebook((_NF4,), 4),  # Dettmers et al. 2023
     "nf4-nested": NestedCodebook((_NF4,), 4, group_size=64),  # the same, as bitsandbytes stores it
+    "nf4-fp8": Codebook((_NF4,), 4, "float8"),  # the same, with the scales of NVFP4
     "mxfp4": Codebook((_E2M1,), 4, "power", 32),  # OCP Microscaling Formats 1.0
     "nvfp4": Codebook((_E2M1,), 4, "float8", 16),
     "fp6-e3m2": Codebook((_small_float(3, 2),), 6),  # OCP Microscaling Formats 1.0, with a float as scale

@@ -14,7 +14,7 @@ from squeeze.quant import codebooks
 from squeeze.quant.activations import ACTIVATIONS, ActivationGrid
 from squeeze.quant.block_grid import BlockGrid, BlockParams
 from squeeze.quant.blocks import GRIDS, BlockTensor
-from squeeze.quant.codebooks import FLOATS, NestedCodebook
+from squeeze.quant.codebooks import FLOATS, Codebook, NestedCodebook
 from squeeze.quant.grid import QParams, Quantizer
 from squeeze.quant.methods import GridOptions
 
@@ -75,6 +75,8 @@ class GridMethod(GridOptions, ABC):
         """Return why rows with this number of inputs do not fit the grid; None if they do."""
         quantizer = self.as_quantizer()
         needed = quantizer.width if isinstance(quantizer, BlockGrid) else quantizer.group_size
+        if isinstance(quantizer, Codebook) and quantizer.scale_kind == "float8":
+            needed = needed or self.group_size  # a shorter last group would have a factor of its own
         if needed in (None, -1) or inputs % needed == 0:
             return None
         return f"{self.grid} needs a multiple of {needed} inputs, got {inputs}"

@@ -1,4 +1,4 @@
-"""The methods that quantise a matrix, by name, with their options; and presets of compressed-tensors.
+"""The methods that quantise a matrix, by name, with their options; and presets of llm-compressor and our own.
 
 `--help` reads this module, so it does not import torch. The methods inherit their options from here.
 """
@@ -26,7 +26,7 @@ class GridOptions:
     symmetric: bool = option(True, "Symmetric grid, without zero points", off="--asymmetric")
     grid: str = option(
         "integer",
-        "Grid: integer, whole (one scale), nf4(-nested), mxfp4, nvfp4, fp6-e3m2, fp6-e2m3, fp8, ternary(-planes)",
+        "Grid: integer, whole (one scale), nf4(-nested, -fp8), mxfp4, nvfp4, fp6-e3m2, fp6-e2m3, fp8, ternary(-planes)",
     )
     clip: bool = option(True, "Search for each group's clipping range with the least error")
 
@@ -72,13 +72,15 @@ METHODS: dict[str, Reference] = {
 
 @dataclass(frozen=True)
 class Scheme:
-    """A preset of llm-compressor: a grid of weights, and one of activations.
+    """A preset, by llm-compressor's name or ours: a grid of weights, and one of activations.
 
     Attributes:
         grid, bits, group_size, symmetric: see GridMethod.
         activations: a name in activations.ACTIVATIONS; None if activations are not rounded.
         any_group: whether groups may have another size.
         smooth: strength of smoothing before GPTQ.
+        format: the storage that holds it.
+        outer: bits of the input embedding and the output head; None leaves them as they are.
     """
 
     grid: str
@@ -88,6 +90,8 @@ class Scheme:
     symmetric: bool = True
     any_group: bool = False
     smooth: float = 0.0
+    format: str = "compressed-tensors"
+    outer: int | None = None
 
 
 SCHEMES = {
@@ -103,4 +107,5 @@ SCHEMES = {
     "w4a16": Scheme("integer", 4, 128, any_group=True),
     "w4a16_asym": Scheme("integer", 4, 128, symmetric=False, any_group=True),
     "w8a16": Scheme("integer", 8, 128, any_group=True),
+    "whole4": Scheme("nf4-fp8", 4, 32, any_group=True, format="squeeze", outer=4),
 }

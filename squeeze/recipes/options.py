@@ -66,8 +66,8 @@ class Calibrating(Checked):
 
     calibration: str | Path | torch.Tensor | Samples | None = option(
         None,
-        "Calibration text: file, data set's name, built-in, or self (the model writes it); default: self. For "
-        "other models a text, an .npz file, or a folder of images or WAV files",
+        "Calibration text: file, data set's name, built-in, or self (the model writes it); default: built-in, self "
+        "without a tokenizer. For other models a text, an .npz file, or a folder of images or WAV files",
     )
     chat: bool = option(False, "Conversations of the calibration text in the model's chat template")
     samples: int = option(128, "Number of calibration sequences", least=1)
@@ -122,10 +122,11 @@ class Quantizing(Checked):
     format: str = option("compressed-tensors", "Storage: compressed-tensors, gptq, gptq_v2, squeeze, dense or gguf")
     scheme: str | None = option(
         None,
-        "Formats of weights and activations, by llm-compressor's name (compressed-tensors only)",
+        "Formats of weights and activations, by llm-compressor's name; whole4: the whole checkpoint in 4 bits, for "
+        "squeeze's own loaders",
         choices=(
             *("w8a8", "fp8_dynamic", "fp8_block", "fp8", "nvfp4", "nvfp4a16", "mxfp4", "mxfp4a16", "w4a8", "w4a16"),
-            *("w4a16_asym", "w8a16"),
+            *("w4a16_asym", "w8a16", "whole4"),
         ),
     )
     kv_scheme: str | None = option(

@@ -35,7 +35,7 @@ from squeeze.recipes.gguf.mixtures import methods_of
 from squeeze.recipes.gguf.quantize import BOUNDS, GgufTarget, blocks_folder, by_size, check_file, method_of
 from squeeze.recipes.options import AUTO, FULL, GGUF, MIXTURES, QUANTIZE, Common, Quantizing
 from squeeze.recipes.quantizing.bits import by_budget, by_name
-from squeeze.recipes.quantizing.fitting import Fitted, fitted, method_of_scheme, scaled_as
+from squeeze.recipes.quantizing.fitting import Fitted, fitted, method_of_scheme, scaled_as, settings_of_scheme
 from squeeze.recipes.quantizing.outer import Outer, check_outer, outer_methods
 from squeeze.recipes.quantizing.writing import SERVED, check_format, describing, make_writer, unloaded
 from squeeze.recipes.run import Run, Source, read, takes_models
@@ -82,6 +82,7 @@ def quantize(  # noqa: PLR0913
         SqueezeError: If an input or an option is invalid.
     """
     request, common = read(QUANTIZE, method, options)
+    request = replace(request, settings=settings_of_scheme(request.settings, options))
     check_format(request.settings)
     check_outer(request.settings)
     shared: dict[str, Any] = {

@@ -67,7 +67,7 @@ def recover(
     """
     source, base, out = local_path(source), local_path(base), local_path(out)
     settings = RECOVER_FOLDER.read(options).settings
-    described = _described(source, settings)
+    described = _described(source, base, settings)
     if resume and (out / REPORT).is_file():
         return _written(out, described)
     folder.check_target(source, out, overwrite)
@@ -107,10 +107,10 @@ def has_codes(source: Path) -> bool:
     return bool(checkpoint.config.get("quantization_config"))
 
 
-def _described(source: Path, settings: RecoveringFolder) -> dict[str, Any]:
+def _described(source: Path, base: Path, settings: RecoveringFolder) -> dict[str, Any]:
     """Return the settings for the report."""
     values = {key: value for key, value in values_of(settings).items() if value is not None}
-    return {**values, "calibration": calibration_name(settings.calibration), "model": str(source)}
+    return {**values, "calibration": calibration_name(settings.calibration, base), "model": str(source)}
 
 
 def _written(out: Path, described: Mapping[str, Any]) -> Report:

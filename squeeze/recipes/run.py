@@ -104,7 +104,11 @@ class Run:
     def described(self) -> dict[str, Any]:
         """Return the settings of the calibration for the report."""
         numbers = {name: getattr(self.common, name) for name in ("samples", "sequence_length", "seed", "bound", "chat")}
-        return {**numbers, "correction": self.correction, "calibration": calibration_name(self.common.calibration)}
+        return {
+            **numbers,
+            "correction": self.correction,
+            "calibration": calibration_name(self.common.calibration, self.source),
+        }
 
     def compress(  # noqa: PLR0913
         self,

@@ -18,7 +18,7 @@ from squeeze.checkpoint.text import read_text
 from squeeze.engine.inputs import IDS, Samples, parameters_of
 from squeeze.errors import SqueezeError, printable
 
-__all__ = ["given", "needed", "passages", "samples_of"]
+__all__ = ["given", "needed", "passages", "reads_text", "samples_of", "texts_of"]
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 _PROMPT = "Describe the image."
@@ -65,7 +65,18 @@ def samples_of(folder: Path, source: Path, samples: int, length: int, seed: int)
         return _spoken(folder, _sounds(folder, [source], samples, rng), length)
     if IDS not in _parameters(folder):
         raise SqueezeError(f"{source}: {_kind(folder).__name__} reads no text: {_WHAT}")
-    return Samples.of(_together(list(_texts(folder, source, samples, length, rng))))
+    return texts_of(folder, read_text(source), str(source), samples, length, seed)
+
+
+def texts_of(folder: Path, text: str, name: str, samples: int, length: int, seed: int) -> Samples:
+    """Return samples of a text, for the model in `folder`; `name` is what messages call the text."""
+    rng = np.random.default_rng(seed)
+    return Samples.of(_together(list(_texts(folder, text, name, samples, length, rng))))
+
+
+def reads_text(folder: Path) -> bool:
+    """Return whether tokens are the main input of the model in `folder`."""
+    return bool(_kind(folder).main_input_name == IDS)
 
 
 _WHAT = "give `calibration` a folder of images or WAV files, or an .npz file of its forward's arguments"
@@ -73,9 +84,8 @@ _WHAT = "give `calibration` a folder of images or WAV files, or an .npz file of 
 
 def needed(folder: Path) -> SqueezeError:
     """Return the error for a model that cannot write its own calibration text."""
-    kind = _kind(folder)
-    what = "give `calibration` a text file" if kind.main_input_name == IDS else _WHAT
-    return SqueezeError(f"{folder}: {kind.__name__} does not write text to calibrate with: {what}")
+    what = "give `calibration` a text file" if reads_text(folder) else _WHAT
+    return SqueezeError(f"{folder}: {_kind(folder).__name__} does not write text to calibrate with: {what}")
 
 
 def _kind(folder: Path) -> Any:
@@ -147,15 +157,15 @@ def _around(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def _texts(
-    folder: Path, source: Path, samples: int, length: int, rng: np.random.Generator
+    folder: Path, text: str, name: str, samples: int, length: int, rng: np.random.Generator
 ) -> Iterator[dict[str, torch.Tensor]]:
     """Yield tokens of a text, and for a decoder the same tokens behind its first one."""
     config, known = load_config(folder), _parameters(folder)
     longest = getattr(config, "max_position_embeddings", None) or length
-    found = list(passages(folder, read_text(source), min(length, longest)))
+    found = list(passages(folder, text, min(length, longest)))
     if len(found) < samples:
         raise SqueezeError(
-            f"{source}: has {len(found)} sequences of {length} tokens, and {samples} are needed: "
+            f"{name}: has {len(found)} sequences of {length} tokens, and {samples} are needed: "
             "name a longer text, or choose fewer or shorter samples"
         )
     for number in sorted(rng.permutation(len(found))[:samples]):

@@ -7,18 +7,25 @@ import torch
 
 from squeeze.checkpoint.causal import check_causal
 from squeeze.checkpoint.chat import conversations_in, in_template, read_conversations
-from squeeze.checkpoint.pretrained import explained, is_causal, load_config, load_tokenizer
+from squeeze.checkpoint.pretrained import TOKENIZERS, explained, is_causal, load_config, load_tokenizer
 from squeeze.checkpoint.text import read_text, tokenize
 from squeeze.codecs.stream.decompressor import decompress
 from squeeze.engine.inputs import Inputs, Samples
 from squeeze.errors import SqueezeError
 from squeeze.integrations.load_model import load_model
 from squeeze.kv.contract import CACHE
-from squeeze.recipes.samples import needed, samples_of
+from squeeze.recipes.samples import needed, reads_text, samples_of, texts_of
 from squeeze.system.documents import read_object
 from squeeze.system.storage import local_path
 
-__all__ = ["built_in", "calibration_inputs", "calibration_name", "calibration_tokens", "check_vocabulary"]
+__all__ = [
+    "built_in",
+    "calibration_inputs",
+    "calibration_name",
+    "calibration_tokens",
+    "check_vocabulary",
+    "default_calibration",
+]
 
 SELF, BUILT_IN = "self", "built-in"
 _SET = "calibration.sqz"  # beside this file; CALIBRATION.md has its sources
@@ -40,7 +47,10 @@ def calibration_inputs(
         return source
     if isinstance(source, torch.Tensor) or is_causal(load_config(folder)):
         return calibration_tokens(folder, source, samples, length, seed, device, chat)
-    if source is None or str(source) == SELF:
+    source = default_calibration(folder) if source is None else str(source)
+    if source == BUILT_IN and reads_text(folder):
+        return texts_of(folder, built_in(), BUILT_IN, samples, length, seed)
+    if source in (SELF, BUILT_IN):
         raise needed(folder)
     return samples_of(folder, local_path(source), samples, length, seed)
 
@@ -58,9 +68,9 @@ def calibration_tokens(
 
     Args:
         folder: Folder of the model, whose tokenizer is used.
-        source: A text file; a .jsonl file, whose "text" values are joined; "self" or None for text sampled from the
-            model; "built-in" for the text that comes with squeeze; a data set that the package `datasets` has on this
-            machine; or tokens [N, L], returned as they are.
+        source: A text file; a .jsonl file, whose "text" values are joined; "built-in" for the text that comes with
+            squeeze; "self" for text sampled from the model; None for default_calibration; a data set that the package
+            `datasets` has on this machine; or tokens [N, L], returned as they are.
         samples: Number of sequences.
         length: Tokens of a sequence.
         seed: Seed of the choice of sequences from a longer text, or of sampling.
@@ -73,9 +83,10 @@ def calibration_tokens(
     """
     if isinstance(source, torch.Tensor):
         return source.to(torch.int64)
-    if chat and (source is None or str(source) == SELF):
+    source = default_calibration(folder) if source is None else source
+    if chat and str(source) == SELF:
         raise SqueezeError("`chat` needs a calibration text with conversations, such as built-in: name one")
-    if source is None or str(source) == SELF:
+    if str(source) == SELF:
         return _sampled(folder, samples, length, seed, device)
     tokenizer = load_tokenizer(folder)
     tokens = tokenize(tokenizer, _chats(tokenizer, source) if chat else _text(source))
@@ -118,11 +129,16 @@ def check_vocabulary(model: Any, tokens: torch.Tensor) -> None:
         )
 
 
-def calibration_name(calibration: str | Path | torch.Tensor | Samples | None) -> str:
-    """Return the name of a calibration set for the report."""
+def calibration_name(calibration: str | Path | torch.Tensor | Samples | None, folder: Path) -> str:
+    """Return the name of a calibration set of the model in `folder`, for the report."""
     if isinstance(calibration, torch.Tensor | Samples):
         return f"{len(calibration)} sequences given"
-    return Path(calibration).name if calibration is not None else "self"
+    return Path(calibration).name if calibration is not None else default_calibration(folder)
+
+
+def default_calibration(folder: Path) -> str:
+    """Return the calibration set of a model if none is named: "built-in", or "self" if it has no tokenizer."""
+    return BUILT_IN if any((folder / name).is_file() for name in TOKENIZERS) else SELF
 
 
 @torch.inference_mode()

@@ -71,7 +71,7 @@ def test_lines_that_are_no_conversations_are_refused(tmp_path, line):
 
 @pytest.mark.parametrize(
     ("source", "message"),
-    [(None, "needs a calibration text"), ("self", "needs a calibration text"), (torch.ones(2, 8), "leave it out")],
+    [("self", "needs a calibration text"), (torch.ones(2, 8), "leave it out")],
 )
 def test_chat_without_a_text_is_refused(folder, source, message):
     with pytest.raises(SqueezeError, match=message):

@@ -7,7 +7,9 @@ from safetensors.torch import load_file, save_file
 
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.quant.formats import FORMATS, Grid, QuantizationSpec
+from squeeze.quant.methods import SCHEMES
 
+SERVED = [name for name, scheme in SCHEMES.items() if scheme.format == "compressed-tensors"]
 NF4 = torch.tensor(
     [
         *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),

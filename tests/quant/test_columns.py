@@ -17,7 +17,10 @@ METHODS = {
     "a scale a row": GPTQ(bits=8, group_size=-1),
     "in float64": GPTQ(bits=2, group_size=64, exact=True),
     "with outliers": GPTQ(bits=3, group_size=64, outliers=5),
-    **{grid: GPTQ(grid=grid, group_size=64) for grid in ("whole", "nf4", "nf4-nested", "mxfp4", "nvfp4", "ternary")},
+    **{
+        grid: GPTQ(grid=grid, group_size=64)
+        for grid in ("whole", "nf4", "nf4-nested", "nf4-fp8", "mxfp4", "nvfp4", "ternary")
+    },
     **{grid: GPTQ(grid=grid) for grid in ("fp8", "fp8-tensor")},
     **{grid: GPTQ(grid=grid) for grid in ("q4_1", "q2_k", "q3_k", "iq4_nl")},
 }

@@ -83,7 +83,9 @@ def test_dead_inputs_are_rounded_to_nothing():
     assert result.notes == ("1 inputs are always 0",)
 
 
-@pytest.mark.parametrize("grid", ["integer", "nf4", "mxfp4", "nvfp4", "fp6-e2m3", "ternary", "ternary-planes"])
+@pytest.mark.parametrize(
+    "grid", ["integer", "nf4", "nf4-fp8", "mxfp4", "nvfp4", "fp6-e2m3", "ternary", "ternary-planes"]
+)
 def test_every_refinement_lowers_the_error(grid):
     weight, hessian = problem(16, 128)
     methods = [RTN(grid=grid, group_size=64), GPTQ(grid=grid, group_size=64, refine=0)]

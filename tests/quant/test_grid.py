@@ -108,6 +108,15 @@ def test_two_planes_of_trits_are_better_than_one():
     assert errors["ternary-planes"] < 0.6 * errors["ternary"]
 
 
+def test_nf4_with_fp8_scales_needs_whole_groups():
+    """Check that there is no shorter last group, which would have a factor of its own: the tensor stores one."""
+    method = RTN(grid="nf4-fp8", group_size=32)
+    assert method.misfit(40) == "nf4-fp8 needs a multiple of 32 inputs, got 40" and method.misfit(64) is None
+    found = method.apply(torch.randn(4, 64, generator=torch.Generator().manual_seed(0)))
+    assert found.scale_bits == 8 and found.scales.shape == (1, 4, 2)
+    assert found.stored_bits == 4 * 64 * 4 + 8 * 8 + 32
+
+
 @pytest.mark.parametrize(("name", "top", "least"), [("fp6-e3m2", 28.0, 0.0625), ("fp6-e2m3", 7.5, 0.125)])
 def test_levels_of_fp6_are_those_of_the_ocp_formats(name, top, least):
     (levels,) = CODEBOOKS[name].planes

@@ -137,7 +137,7 @@ def test_our_own_format_computes_what_dense_weights_do(tmp_path, folders, kind):
     assert (found - wanted).norm() < 0.02 * wanted.norm()
 
 
-@pytest.mark.parametrize("grid", ["nf4", "mxfp4", "nvfp4", "fp6-e3m2", "ternary", "ternary-planes"])
+@pytest.mark.parametrize("grid", ["nf4", "nf4-fp8", "mxfp4", "nvfp4", "fp6-e3m2", "ternary", "ternary-planes"])
 def test_every_grid_is_stored(tmp_path, folders, grid):
     from squeeze.quant.formats import read
 

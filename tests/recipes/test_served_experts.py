@@ -18,6 +18,7 @@ from squeeze.quant.formats import read
 from squeeze.quant.methods import SCHEMES
 from tests.makers import mixtures
 from tests.makers.mixtures import IDS, KINDS
+from tests.makers.quantised import SERVED
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -45,7 +46,7 @@ def cases():
     quick = {("fp8_dynamic", "qwen3_moe", True), ("fp8", "mixtral", True), ("fp8_block", "deepseek_v3", False)}
     quick |= {("w8a8", "gpt_oss", False), ("w4a8", "mixtral", False), ("nvfp4", "qwen3_moe", False)}
     quick |= {("nvfp4a16", "gpt_oss", False), ("mxfp4", "deepseek_v3", True), ("w4a16", "mixtral", True)}
-    for scheme in SCHEMES:
+    for scheme in SERVED:
         for kind, fused in kinds:
             marks = [] if (scheme, kind, fused) in quick else [pytest.mark.slow]
             yield pytest.param(scheme, kind, fused, marks=marks, id=f"{scheme}-{kind}{'-fused' * fused}")

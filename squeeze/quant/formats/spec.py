@@ -21,7 +21,7 @@ from squeeze.errors import FormatError, printable
 __all__ = ["BITS", "CODEBOOKS", "Grid", "QuantizationSpec", "matches"]
 
 BITS = (2, 3, 4, 5, 6, 7, 8)  # of integers: the format squeeze stores all
-CODEBOOKS = ("nf4", "nf4-nested", "mxfp4", "nvfp4", "fp6-e3m2", "fp6-e2m3", "fp8", "ternary")
+CODEBOOKS = ("nf4", "nf4-nested", "nf4-fp8", "mxfp4", "nvfp4", "fp6-e3m2", "fp6-e2m3", "fp8", "ternary")
 
 
 @dataclass(frozen=True)

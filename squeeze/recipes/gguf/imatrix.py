@@ -56,7 +56,7 @@ def imatrix(
     entries = _entries(export, summed_squares(checkpoint, tokens, device, progress))
     with new_file(out, export.architecture, overwrite) as writer:
         writer.add_type("imatrix")
-        writer.add_array("imatrix.datasets", [calibration_name(common.calibration)])
+        writer.add_array("imatrix.datasets", [calibration_name(common.calibration, source)])
         writer.add_uint32("imatrix.chunk_count", len(tokens))
         writer.add_uint32("imatrix.chunk_size", tokens.shape[1])
         for name, (squares, counts) in entries.items():

@@ -5,8 +5,8 @@ fits stay as they are.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -25,7 +25,7 @@ from squeeze.quant.methods import SCHEMES
 from squeeze.recipes.options import Quantizing
 from squeeze.recipes.quantizing.writing import DENSE, grid_of
 
-__all__ = ["Fitted", "fitted", "fitting", "method_of_scheme", "scaled_as"]
+__all__ = ["Fitted", "fitted", "fitting", "method_of_scheme", "scaled_as", "settings_of_scheme"]
 
 _SAID = ("bits", "group_size", "symmetric", "grid")  # by a scheme itself
 
@@ -58,6 +58,18 @@ def method_of_scheme(request: Request[Quantizing]) -> GridMethod:
         symmetric=scheme.symmetric,
         activations=scheme.activations,
     )
+
+
+def settings_of_scheme(settings: Quantizing, given: Collection[str]) -> Quantizing:
+    """Return the settings in the format of their scheme, if they have one.
+
+    `given` are the names of the options that the caller set. Raises OptionError if another format is one of them.
+    """
+    if settings.scheme is None or (own := SCHEMES[settings.scheme].format) == settings.format:
+        return settings
+    if "format" in given:
+        raise OptionError(f"`scheme` {settings.scheme} needs the format {own}, got {settings.format}")
+    return replace(settings, format=own)
 
 
 _WANTED = (

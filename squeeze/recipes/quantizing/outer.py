@@ -1,7 +1,7 @@
 """Choice of the methods of the input embedding and the output head, before any work.
 
 Embeddings are rounded to nearest, since a lookup has no inputs to calibrate on. A head is calibrated like the matrices
-of the blocks. Both have integers, in groups along their rows.
+of the blocks. Both have integers in groups along their rows, or 4 bits on the codebook of the blocks.
 """
 
 from collections.abc import Mapping
@@ -16,8 +16,10 @@ from squeeze.engine.pipeline import Writer
 from squeeze.errors import FormatError, OptionError, SqueezeError
 from squeeze.options import values_of
 from squeeze.quant.blocks import GRIDS
+from squeeze.quant.codebooks import Codebook
 from squeeze.quant.gptq import GPTQ
 from squeeze.quant.method import GridMethod
+from squeeze.quant.methods import SCHEMES
 from squeeze.quant.rtn import RTN
 from squeeze.recipes.options import GGUF, Quantizing
 from squeeze.recipes.quantizing.fitting import fitting, scaled_as
@@ -84,7 +86,8 @@ def outer_methods(network: Network, method: GridMethod, settings: Quantizing) ->
         FormatError: the format does not hold them.
     """
     requested = {"embeddings": settings.embeddings, "head": settings.head}
-    if all(bits in (None, DENSE_BITS) for bits in requested.values()):
+    default = SCHEMES[settings.scheme].outer if settings.scheme else None  # of those that the model has
+    if default is None and all(bits in (None, DENSE_BITS) for bits in requested.values()):
         return Outer()
     table, head, tied = embedding_of(network), head_of(network), is_tied(network)
     if tied:
@@ -97,6 +100,8 @@ def outer_methods(network: Network, method: GridMethod, settings: Quantizing) ->
     methods: dict[str, GridMethod] = {}
     for option, name in (("embeddings", table), ("head", head)):
         bits = requested.get(option)
+        if bits is None and name is not None and option in requested:
+            bits = default
         if bits is None or bits == DENSE_BITS:
             continue
         if name is None:
@@ -121,11 +126,11 @@ def _method(
         raise OptionError(f"embeddings and heads need a method on a grid, got {method.name}")
     symmetric = method.symmetric and (bits > _ASYMMETRIC or settings.format == SERVED)
     integers: dict[str, Any] = {"bits": bits, "symmetric": symmetric, "group_size": method.group_size}
-    integers["clip"] = method.clip
+    integers |= {"clip": method.clip, "grid": _grid(method, bits, settings.format)}
     wanted: GridMethod = RTN(**integers)
     if reads and method.needs_hessian:
         own = {key: value for key, value in values_of(method).items() if isinstance(method, GPTQ)}
-        wanted = GPTQ(**{**own, **integers, "grid": "integer", "outliers": 0, "dynamic": False})
+        wanted = GPTQ(**{**own, **integers, "outliers": 0, "dynamic": False})
     rows, inputs = weight_of(network.module(name)).shape
     if settings.format == GGUF:
         return wanted.replaced(grid=_block_type(network.stored_name(name), bits, inputs), group_size=64)
@@ -134,6 +139,13 @@ def _method(
     if fits is None:
         raise FormatError(f"{network.stored_name(name)}: cannot be stored: {wrong}")
     return fits
+
+
+def _grid(method: GridMethod, bits: int, format: str) -> str:
+    """Return the grid of a matrix: that of the blocks if it is a codebook of these bits, otherwise integers."""
+    quantizer = method.as_quantizer()
+    alike = isinstance(quantizer, Codebook) and quantizer.bits == bits and len(quantizer.planes) == 1
+    return method.grid if alike and format != SERVED else "integer"
 
 
 def _block_type(name: str, bits: int, inputs: int) -> str:

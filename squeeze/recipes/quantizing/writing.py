@@ -105,8 +105,6 @@ def check_format(settings: Quantizing) -> None:
     """Raise OptionError for options of another format, and FormatError if the format has no rotations or KV scales."""
     if settings.type is not None and settings.format != GGUF:
         raise OptionError(f"`type` needs the format {GGUF}, got {settings.format}")
-    if settings.scheme is not None and settings.format != SERVED:
-        raise OptionError(f"`scheme` needs the format {SERVED}, got {settings.format}")
     if settings.format == SERVED:
         return
     if settings.rotate == FULL:

@@ -15,6 +15,7 @@ from squeeze.quant.formats import read
 from squeeze.quant.methods import SCHEMES
 from squeeze.recipes.options import Quantizing
 from tests.makers import gguf_models
+from tests.makers.quantised import SERVED
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -67,7 +68,7 @@ def inputs_of_layers(model, names):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", SERVED)
 def test_the_package_runs_what_was_written_as_we_do(written, scheme):
     pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
     folder, report = written(scheme)
@@ -113,7 +114,7 @@ def test_a_folder_loads_in_float32_and_in_silence(written, scheme, capfd):
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", SERVED)
 def test_it_is_described_as_the_package_describes_its_preset(written, scheme):
     package = pytest.importorskip("compressed_tensors.quantization", reason="compressed-tensors is not installed")
     from compressed_tensors.compressors.format import infer_module_format
@@ -193,7 +194,7 @@ def test_matrices_that_servers_join_have_one_factor(written):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"format": "gptq"}, "`scheme` needs the format compressed-tensors, got gptq"),
+        ({"format": "gptq"}, "`scheme` nvfp4 needs the format compressed-tensors, got gptq"),
         ({"bits": 8}, "bits cannot be set with the scheme nvfp4, which decides it"),
         ({"group_size": 32}, "group_size cannot be set with the scheme nvfp4, which decides it"),
         ({"target_bits": 4.5}, "the bits of a scheme cannot be chosen by size"),

@@ -192,7 +192,7 @@ def test_the_size_of_a_file_is_known_before_it_is_written(tmp_path):
             "`type` auto chooses the types of all matrices: name no methods of some",
         ),
         ({"dynamic": True}, "the format gguf has neither dynamic scales nor outlier columns"),
-        ({"scheme": "w8a8"}, "`scheme` needs the format compressed-tensors, got gguf"),
+        ({"scheme": "w8a8"}, "`scheme` w8a8 needs the format compressed-tensors, got gguf"),
         ({"outliers": 2}, "the format gguf has neither dynamic scales nor outlier columns"),
         ({"method": GPTQ()}, "the grid integer is not one of GGUF's: choose from q4_0, .*"),
     ],

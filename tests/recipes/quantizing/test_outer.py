@@ -16,7 +16,7 @@ from squeeze.integrations.load_model import load_model
 from squeeze.quant.embedding import QuantEmbedding, TiedLinear
 from squeeze.quant.linear import QuantLinear
 from squeeze.recipes.quantizing import outer
-from tests.makers import networks, zoo
+from tests.makers import networks, zoo, zoo_others
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -49,6 +49,32 @@ def test_embeddings_and_heads_are_stored_once_and_load_quantised(tmp_path, folde
     squeeze.densify(tmp_path / "q", tmp_path / "dense")
     assert distance(logits(tmp_path / "q"), logits(tmp_path / "dense")) < 0.02  # dense weights are in bf16
     assert distance(logits(tmp_path / "q"), logits(source)) < 0.08  # experts may get other tokens
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+def test_one_scheme_is_4_bits_for_all_matrices(tmp_path, folders, kind):
+    report = squeeze.quantize(folders(kind), scheme="whole4", calibration=TOKENS, out=tmp_path / "q")
+    assert report.format == "squeeze" and all(4.25 <= layer.bits < 4.27 for layer in report.layers)
+    assert all(bits < 4.6 for bits in report.outer.values()) and report.outer
+    files = Checkpoint.open(tmp_path / "q").files
+    assert ("lm_head.codes" in files) == (kind == "llama") and "model.embed_tokens.codebook" in files
+    squeeze.densify(tmp_path / "q", tmp_path / "dense")
+    assert distance(logits(tmp_path / "q"), logits(tmp_path / "dense")) < 0.02
+    squeeze.quantize(folders(kind), "rtn", scheme="whole4", out=tmp_path / "rounded")
+    lost = [distance(logits(tmp_path / name), logits(folders(kind))) for name in ("q", "rounded")]
+    assert lost[0] < lost[1]
+
+
+def test_the_scheme_takes_a_model_without_a_head_and_leaves_what_is_named(tmp_path, folders):
+    options = {"scheme": "whole4", "calibration": TOKENS, "group_size": 16}
+    report = squeeze.quantize(folders("llama"), out=tmp_path / "q", embeddings=16, **options)
+    assert report.outer["model.embed_tokens"] == 16 and report.outer["lm_head"] < 5
+    with pytest.raises(OptionError, match="`scheme` whole4 needs the format squeeze, got dense"):
+        squeeze.quantize(folders("llama"), out=tmp_path / "d", format="dense", **options)
+    bert = zoo_others.write(tmp_path / "bert", "BertModel")
+    samples = zoo_others.samples("BertModel", 4)
+    found = squeeze.quantize(bert, scheme="whole4", calibration=samples, out=tmp_path / "b")
+    assert list(found.outer.values()) == [pytest.approx(4.25, abs=0.3)]
 
 
 def test_the_blocks_are_calibrated_on_the_quantised_embedding(tmp_path, folders):
