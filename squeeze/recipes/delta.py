@@ -163,7 +163,11 @@ def _adapting(
     chosen = ranked(
         network, bases, tokens, settings.target_bytes, settings.bits, seed=settings.seed, progress=run.progress
     )
-    return {name: LoraMethod.of_rank(one.rank, bases[name], settings.bits, one.outputs) for name, one in chosen.items()}
+    weighted = settings.bits is None  # steps of a grid are coarser for B if its outputs are weighted
+    return {
+        name: LoraMethod.of_rank(one.rank, bases[name], settings.bits, one.outputs if weighted else None)
+        for name, one in chosen.items()
+    }
 
 
 def _matrix(weights: BaseWeights, name: str, transposed: bool) -> torch.Tensor:
