@@ -42,11 +42,18 @@ class Order(NamedTuple):
 
     Attributes:
         places: the block at each place, int64 [blocks].
-        flips: the bits that are inverted in each byte of its codes, uint8 [blocks, 1].
+        flips: the bits that are inverted in its codes, eight bytes of them, uint64 [blocks], or None for no bits.
     """
 
     places: Array
-    flips: Array
+    flips: Array | None
+
+    def flip(self, codes: Array) -> None:
+        """Invert the bits of codes in this order, uint8 [blocks, bytes], in place."""
+        if self.flips is not None:
+            words = codes.view(np.uint64)
+            for column in range(words.shape[1]):
+                words[:, column] ^= self.flips
 
 
 def has_order(dtype: str, by_neighbours: bool = False) -> bool:
@@ -68,13 +75,10 @@ def order_of(dtype: str, scales: Array, minima: Array | None) -> Order:
         minima: bits of the minima, uint16 [blocks], of the types that have them.
     """
     if minima is None:
-        keys, flips = ((scales & 0x7FFF) >> 7).astype(np.uint8), np.zeros(scales.size, np.uint8)
-    else:
-        codes = _BY_ZERO[dtype]
-        with np.errstate(all="ignore"):
-            zero = -minima.view(np.float16).astype(np.float32) / scales.view(np.float16).astype(np.float32)
-            away = np.abs(zero - np.float32(codes.middle)) * np.float32(codes.steps)
-        keys = np.fmin(away, np.float32(_MOST)).astype(np.uint8)
-        flips = (zero > codes.middle) * np.uint8(codes.mask)
-    places = np.argsort(keys, kind="stable")
-    return Order(places, flips[places, None])
+        return Order(np.argsort(((scales & 0x7FFF) >> 7).astype(np.uint8), kind="stable"), None)
+    codes = _BY_ZERO[dtype]
+    with np.errstate(all="ignore"):
+        zero = -minima.view(np.float16).astype(np.float32) / scales.view(np.float16).astype(np.float32)
+        away = np.abs(zero - np.float32(codes.middle)) * np.float32(codes.steps)
+    places = np.argsort(np.fmin(away, np.float32(_MOST)).astype(np.uint8), kind="stable")
+    return Order(places, (zero > codes.middle)[places] * np.uint64(codes.mask * 0x0101010101010101))

@@ -175,7 +175,8 @@ class _InOrder(InSegments):
             codes = np.empty((end - begin, self._width), np.uint8)
             self._streams[-1].fill(begin * self._width, codes.reshape(-1))
             here = out[(begin - first * WINDOW) * self._width :][: codes.size].reshape(codes.shape)
-            np.bitwise_xor(codes[order.places], order.flips, out=here)
+            np.take(codes, order.places, axis=0, out=here, mode="clip")  # they are places, and a check takes longer
+            order.flip(here)
 
 
 def _minima(words: Sequence[Array]) -> Array | None:
@@ -234,7 +235,7 @@ class DecodedBlocks(InSegments):
             elif self._ordered:
                 order = order_of(self._dtype, words[0], words[1] if len(words) > 1 else None)
                 codes = values.reshape(count, per_block)
-                codes ^= order.flips
+                order.flip(codes)
                 values = thread_buffer("codes of blocks", values.size)
                 values.reshape(codes.shape)[order.places] = codes
             _put(values, stream, self._block, out)
