@@ -39,7 +39,9 @@ class SqueezeFormat:
         return config.get("quant_method") == METHOD
 
     def check(self, spec: QuantizationSpec) -> None:
-        """Accept every grid."""
+        """Accept every grid but one whose scales it does not store as that grid has them."""
+        if any(grid.codebook == "nf4-nested" for grid in spec.grids.values()):
+            raise FormatError("squeeze stores scales of nf4-nested in 32 bits: use the format bitsandbytes or nf4-fp8")
 
     def misfit(self, grid: Grid, outputs: int, inputs: int) -> str | None:
         """Return None: every shape fits."""

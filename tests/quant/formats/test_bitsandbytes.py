@@ -145,6 +145,11 @@ def test_contradictions_are_named(change, message):
         FORMAT.weight("m", changed(tensors, **change), SPEC)
 
 
+def test_the_own_format_refuses_nested_scales(tmp_path):
+    with pytest.raises(FormatError, match="stores scales of nf4-nested in 32 bits"):
+        squeeze.quantize(networks.save("llama", tmp_path / "model"), METHOD, out=tmp_path / "a", format="squeeze")
+
+
 def test_other_grids_and_outliers_are_refused(tmp_path):
     source = networks.save("llama", tmp_path / "model")
     for method in (RTN(), RTN(grid="nf4"), GPTQ(grid="nf4-nested", outliers=2)):
