@@ -112,8 +112,9 @@ bench: .venv/stamp  # or another one of `python -m bench`: make bench NAME=speed
 bench-quick: .venv/stamp
 	$(BIN)/python -m bench quick
 
-golden: .venv/stamp
+golden: .venv/stamp  # and the built-in calibration set, which is a compressed file, too
 	$(BIN)/python -m tests.golden.make
+	$(BIN)/python -m training.calibration.make
 
 clean:
 	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
