@@ -16,6 +16,7 @@ _TYPES = {1: "B", 3: "H", 4: "I"}  # bytes, shorts, longs
 _MOST_PAGES, _MOST_TAGS = 1 << 8, 1 << 9
 _TAG = 12  # bytes
 _FREE = 1 << 16  # bytes of lists that are read beyond those of the data
+_LEAST_STRIP = 48  # bytes of a coded strip that pays, on average
 _MOST_PREFIX = 1 << 12  # bytes of a header that is coded with its image
 _WIDTH, _HEIGHT, _BITS, _CODING, _COLOURS = 256, 257, 258, 259, 262  # tags
 _STRIPS, _SAMPLES, _SIZES, _PLANAR = 273, 277, 279, 284
@@ -97,14 +98,18 @@ def find_pages(raw: bytes) -> Iterator[tuple[int, int, Page]]:
 def find_strips(raw: bytes) -> Iterator[tuple[int, Page, int]]:
     """Yield (start, page, predictor) of the strips or tiles that are coded by LZW or deflate, whose sizes are 0.
 
-    With predictor 2, samples are differences from those of the pixel before.
+    With predictor 2, samples are differences from those of the pixel before. A place is found once, and there are at
+    most as many as strips that pay, whatever the lists say.
     """
-    data = _Data(raw)
+    data, seen = _Data(raw), set[int]()
     for match in chain.from_iterable(mark.finditer(raw) for mark in _MARKS):
         for tags, little in _folders(data, match.start()):
             if _first(tags, _CODING, _PLAIN) in _CODED and (page := _samples(tags, little)):
                 predictor = _first(tags, _PREDICTOR, 1)
-                yield from ((match.start() + place, page, predictor) for place in _places(tags))
+                for place in sorted(match.start() + place for place in set(_places(tags))):
+                    if place < len(raw) and place not in seen and len(seen) < len(raw) // _LEAST_STRIP:
+                        seen.add(place)
+                        yield place, page, predictor
 
 
 def _folders(data: _Data, start: int) -> Iterator[tuple[dict[int, tuple[int, ...]], bool]]:

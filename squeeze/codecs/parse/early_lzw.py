@@ -80,7 +80,7 @@ def _read(data: bytes, start: int, room: Room) -> tuple[lzw.Codes | None, np.nda
         codes = lzw.decode(stream, _BITS, room.content, True)
         if codes is None or codes.codes[-1:] == _END or start + size >= len(data) or end >= 0:
             break
-        room.spend(stream.size)
+        room.spend(max(stream.size, codes.symbols.size))  # the symbols take the time
     return codes, stream
 
 

@@ -86,7 +86,8 @@ class Differences(Wrapper):
         width = read_varint(file)[0]
         channels, bits, little = read_exactly(file, 3)
         row = width * channels * (bits // 8)
-        if not 1 <= channels <= 4 or bits not in (8, 16) or little > 1 or not row or content.size % row or file.read(1):
+        is_known = 1 <= channels <= 4 and bits in (8, 16) and little <= 1 and not file.read(1)
+        if not (is_known and 0 < row <= content.size) or content.size % row:
             raise DamagedError("the rows of pixels are impossible: the file is damaged")
         samples = _samples(content, width, channels, bits, bool(little))
         differences = samples.copy()

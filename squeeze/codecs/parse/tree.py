@@ -137,7 +137,7 @@ class _Parser:
         if strip and form:
             if not strip.differs:
                 found = replace(found, content_kind=Content("image", 0, tuple(form)))
-            elif depth + 1 < _DEEPEST and self._room.content >= found.content.size:
+            elif depth + 1 < _DEEPEST and self._room.content >= found.content.size and self._wrappers > 1:
                 return found, self._undone(found.content, form)
         if found.content_kind:
             return found, Node(found.content, (), found.content_kind)
@@ -148,6 +148,7 @@ class _Parser:
         """Return the node of the differences of pixels."""
         found = Differences().undone(data, form)
         self._room.content -= data.size
+        self._wrappers -= 1
         return Node(data[:0], (Child(0, found.kind, Node(found.content, (), found.content_kind), found),))
 
 

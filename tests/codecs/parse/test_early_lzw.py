@@ -60,6 +60,14 @@ def test_content_without_room_stays_closed():
     assert EarlyLzw().open(data, len(BEFORE), Room(100)) is None
 
 
+def test_codes_that_are_read_in_vain_cost_what_they_stand_for():
+    data = BEFORE + gifs.packed_early([256, 0, *range(258, 4095), *[2000] * 8000, 256, 0, 500])  # code 500 is not known
+    room = Room(1 << 26)
+    before = room.attempts
+    assert EarlyLzw().open(data, len(BEFORE), room) is None
+    assert before - room.attempts > 500 * len(data)
+
+
 @pytest.mark.parametrize("extra", [b"", b"\x02\0", b"\xff\x1f\xff\x03", b"\xff\x1f\0\1", b"\xff\x1f\0\0\xff\x7f"])
 def test_impossible_closings_are_refused(extra):
     with pytest.raises(DamagedError):

@@ -1,6 +1,7 @@
 """The coded strips of TIFF files become images, with differences undone, and come back."""
 
 import base64
+import struct
 import zlib
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 from squeeze.codecs.image.layout import Layout
 from squeeze.codecs.parse import tree
 from squeeze.codecs.parse.strips import Differences, Strip, strips_in
+from squeeze.codecs.tiff import find_strips
 from squeeze.errors import DamagedError
+from squeeze.system.binary import varint
 from tests.makers import images, inputs
 from tests.references import naive_opened
 
@@ -96,6 +99,24 @@ def test_another_predictor_names_no_image():
     assert strips_in(images.tiff(COLOURS, coding=5, predictor=3)) == {}
 
 
+def test_a_place_that_lists_name_again_and_again_is_found_once():
+    places = [200, 8, 200, 90, 0xFFFFFFFF] * 1000
+    head = b"II*\0" + struct.pack("<IH" + "HHII" * 3 + "I", 8, 3, 256, 4, 1, 48, 259, 4, 1, 5, 273, 4, 5000, 50, 0)
+    data = head + struct.pack("<5000I", *places)
+    assert [place for place, _, _ in find_strips(data)] == [8, 90, 200]
+    assert [place for place, _, _ in find_strips(bytes(10) + data)] == [18, 100, 210]
+    data = head + struct.pack("<5000I", *range(5000))
+    assert len(list(find_strips(data))) == len(data) // 48
+
+
+def test_differences_count_as_wrappers(monkeypatch):
+    data = np.frombuffer(images.tiff(COLOURS, strips=4, coding=8, predictor=2), np.uint8)
+    for most, images_found in ((1, 0), (5, 2), (8, 4)):
+        monkeypatch.setattr(tree, "_MOST_WRAPPERS", most)
+        nodes = list(tree.parse(data, lambda data, found: True).nodes())
+        assert sum(node.content is not None for node in nodes) == images_found and len(nodes) - 1 <= most
+
+
 def test_a_strip_of_another_size_is_no_image():
     colours = Layout(48, 8, 3)
     assert Strip((colours,), True).layout(48 * 3 + 1) is None and Strip((colours,), True).layout(48 * 6) == colours
@@ -119,6 +140,11 @@ def test_differences_of_any_bytes_come_back_by_the_specification(bits, little, c
 def test_refuses_impossible_rows(extra):
     with pytest.raises(DamagedError):
         Differences().close(np.zeros(42, np.uint8), NOTHING, extra)
+
+
+def test_refuses_rows_of_nothing():
+    with pytest.raises(DamagedError, match="rows of pixels are impossible"):
+        Differences().close(NOTHING, NOTHING, varint(1 << 62) + b"\3\10\0")
 
 
 def test_refuses_a_part_of_a_row():
