@@ -40,12 +40,15 @@ def find_raw(data: np.ndarray) -> Layout | None:
 
 
 def _periods(sample: np.ndarray) -> list[int]:
-    """Return the distances at which bytes have the most nearly equal numbers of ones."""
+    """Return the distances at which bytes have the most nearly equal numbers of ones.
+
+    Products of whole numbers are whole: rounded, they do not depend on how a library computes them.
+    """
     ones = np.bitwise_count(sample).astype(np.float64)
-    ones -= ones.mean()
+    ones -= np.rint(ones.mean())
     most = min(_LONGEST, sample.size // 8)
     spectrum = np.abs(np.fft.rfft(ones, 1 << int(sample.size + most).bit_length())) ** 2
-    alike = np.fft.irfft(spectrum)[: most + 1]
+    alike = np.rint(np.fft.irfft(spectrum)[: most + 1])
     alike[:_SHORTEST] = -np.inf
     peaks = 1 + np.flatnonzero((alike[1:-1] >= alike[:-2]) & (alike[1:-1] >= alike[2:]))
     best = peaks[np.argsort(-alike[peaks], kind="stable")[:_CANDIDATES]]

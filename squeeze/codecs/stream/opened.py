@@ -125,11 +125,12 @@ class _Groups:
     def add(self, content: Content, piece: np.ndarray) -> int:
         """Add a piece, and return the number of its group."""
         content = sampling.OTHER if content.kind == "table" and piece.size < _LEAST_TABLE else content
-        number = self._numbers.get(content, len(self.all))
+        medium = media.of_content(content)
+        joins = not medium or medium.joins(piece.size, content)
+        number = self._numbers.get(content, len(self.all)) if joins else len(self.all)
         if number == len(self.all):
             self.all.append((content, []))
-        medium = media.of_content(content)
-        if not medium or medium.joins(piece.size, content):
+        if joins:
             self._numbers[content] = number
         self.all[number][1].append(piece)
         return number

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from squeeze.codecs.image.layout import Layout
-from squeeze.codecs.image.raw import find_raw
+from squeeze.codecs.image.raw import _periods, find_raw
 from tests.makers import images, inputs
 
 
@@ -14,6 +14,19 @@ def test_rows_are_found_by_their_period(width, is_dark):
     rows = np.packbits(images.page(width, 400) ^ is_dark, axis=1)
     assert find_raw(rows.ravel()) == Layout(width, 1, 1)
     assert find_raw(rows.ravel()[5:]) == Layout(width, 1, 1)  # from within a row
+
+
+def test_errors_of_a_transform_change_no_period(monkeypatch):
+    sample = np.packbits(images.page(1728, 400), axis=1).ravel()
+    before, irfft, errors = _periods(sample), np.fft.irfft, np.random.default_rng(2)
+
+    def noisy(spectrum: np.ndarray) -> np.ndarray:
+        products = irfft(spectrum)
+        return products + errors.uniform(-0.1, 0.1, products.size)
+
+    monkeypatch.setattr(np.fft, "irfft", noisy)
+    for _ in range(3):
+        assert _periods(sample) == before
 
 
 @pytest.mark.parametrize(

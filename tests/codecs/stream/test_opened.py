@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import squeeze
-from squeeze.codecs.content import Medium
+from squeeze.codecs.content import Content, Medium
+from squeeze.codecs.image.layout import Layout
 from squeeze.codecs.image.medium import Image
 from squeeze.codecs.parse import room
 from squeeze.codecs.parse.tree import Node
@@ -156,6 +157,12 @@ def test_filtered_images_stay_apart():
     root, coded = opened.find(np.frombuffer(b"".join(pngs), np.uint8)), list[int]()
     opened.encode(root, lambda plan: None, lambda part, content: coded.append(part.size) if content.form else None)
     assert coded == [30 * 91] * 2
+
+
+def test_an_image_that_ends_within_a_row_stays_apart():
+    groups, form = opened._Groups(), Content("image", 0, tuple(Layout(40, 8, 1)))
+    sizes = (40 * 30, 40 * 30 - 7, 40 * 30)
+    assert [groups.add(form, np.zeros(size, np.uint8)) for size in sizes] == [0, 1, 0]
 
 
 def test_a_block_has_a_bounded_number_of_parts():
