@@ -54,6 +54,21 @@ def test_codes_and_short_tensors_are_no_texts():
     assert not is_text(WORDS[:100])
 
 
+@pytest.mark.parametrize("padded", [slice(0), slice(-20_000, None), slice(290_000, 310_000), slice(20_000)])
+def test_codes_with_padding_are_no_texts(padded):
+    """Check that equal bytes at the place of one sample do not make bzip2 the coding of all others."""
+    drawn = np.clip(np.random.default_rng(0).normal(128, 12, 600_000), 0, 255).astype(np.uint8)
+    drawn[padded] = 128
+    assert not is_text(drawn)
+
+
+@pytest.mark.parametrize("size", [5_000, 20_000, 40_000, 50_000])
+def test_samples_of_short_codes_do_not_overlap(size):
+    drawn = np.clip(np.random.default_rng(0).normal(128, 12, size), 0, 255).astype(np.uint8)
+    assert not is_text(drawn)
+    assert is_text(WORDS[:size])
+
+
 def fault(payload, name):
     payload = payload.copy()
     if name == "flipped":
