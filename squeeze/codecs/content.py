@@ -70,6 +70,10 @@ class Medium(ABC):
         """Return whether `size` bytes of a content may be followed by others of the same content."""
         return False
 
+    def likeness(self, data: "np.ndarray", content: Content) -> tuple[int, ...]:
+        """Return what uint8 `data` has in common with others of its content that it is joined with."""
+        return ()
+
     def name_of(self, begin: bytes) -> str:
         """Return the name of the content of a payload for people, from its first bytes."""
         return self.kind

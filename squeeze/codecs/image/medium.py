@@ -9,6 +9,7 @@ from squeeze.codecs.image.raw import find_raw
 
 __all__ = ["Image"]
 
+_LEAST_OF_TWO = 1 << 12  # bytes of an image of two values that is not joined with others
 _FULL = 4  # the first level with the whole model
 
 
@@ -27,6 +28,14 @@ class Image(Medium):
     def joins(self, size: int, content: Content) -> bool:
         form = Layout(*content.form)
         return not (form.filtered or form.height or form.prefix or size % form.stride)
+
+    def likeness(self, data: np.ndarray, content: Content) -> tuple[int, ...]:
+        """Return the values of a larger image that has two: joined with other images it would lose its model."""
+        form = Layout(*content.form)
+        if form.bits != 8 or form.channels > 1 or data.size < _LEAST_OF_TWO:
+            return ()
+        values = np.flatnonzero(np.bincount(data))
+        return tuple(values.tolist()) if values.size == 2 else ()
 
     def name_of(self, begin: bytes) -> str:
         return "image of two colours" if begin[:1] >= bytes([OF_TWO_VALUES]) else self.kind

@@ -120,18 +120,19 @@ class _Groups:
 
     def __init__(self) -> None:
         self.all: list[tuple[Content, list[np.ndarray]]] = []
-        self._numbers: dict[Content, int] = {}  # of the groups that may get more pieces
+        self._numbers: dict[tuple[Content, tuple[int, ...]], int] = {}  # of the groups that may get more pieces
 
     def add(self, content: Content, piece: np.ndarray) -> int:
         """Add a piece, and return the number of its group."""
         content = sampling.OTHER if content.kind == "table" and piece.size < _LEAST_TABLE else content
         medium = media.of_content(content)
         joins = not medium or medium.joins(piece.size, content)
-        number = self._numbers.get(content, len(self.all)) if joins else len(self.all)
+        key = content, medium.likeness(piece, content) if medium and joins else ()
+        number = self._numbers.get(key, len(self.all)) if joins else len(self.all)
         if number == len(self.all):
             self.all.append((content, []))
         if joins:
-            self._numbers[content] = number
+            self._numbers[key] = number
         self.all[number][1].append(piece)
         return number
 

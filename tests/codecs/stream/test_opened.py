@@ -165,6 +165,13 @@ def test_an_image_that_ends_within_a_row_stays_apart():
     assert [groups.add(form, np.zeros(size, np.uint8)) for size in sizes] == [0, 1, 0]
 
 
+def test_images_of_two_values_stay_apart_from_others():
+    groups, form = opened._Groups(), Content("image", 0, tuple(Layout(80, 8, 1)))
+    grey, page = images.pixels(80, 60, 1).ravel().astype(np.uint8), images.page(80, 60).ravel().astype(np.uint8)
+    pieces = [page, grey, 255 * page, page[::-1], grey[::-1], 0 * page, page[:800]]
+    assert [groups.add(form, piece) for piece in pieces] == [0, 1, 2, 0, 1, 1, 1]
+
+
 def test_a_block_has_a_bounded_number_of_parts():
     empty_plan, parts = b"\1\0", b"\1\0"
     for count in (3, 1 << 18):
