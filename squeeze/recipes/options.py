@@ -119,11 +119,13 @@ class Quantizing(Checked):
     )
     head: int | None = option(None, "Bits of the output head, 16 to leave it as it is; default: 16", numbers=(4, 8, 16))
     correction: float = option(0.3, "Strength of the correction for errors of earlier layers, 0 to 1", least=0, most=1)
-    format: str = option("compressed-tensors", "Storage: compressed-tensors, gptq, gptq_v2, squeeze, dense or gguf")
+    format: str = option(
+        "compressed-tensors",
+        "Storage: compressed-tensors, gptq, gptq_v2, awq, bitsandbytes, squeeze (for whole4), dense, gguf",
+    )
     scheme: str | None = option(
         None,
-        "Formats of weights and activations, by llm-compressor's name; whole4: the whole checkpoint in 4 bits, for "
-        "squeeze's own loaders",
+        "Formats by llm-compressor's name, or whole4: the whole checkpoint in 4 bits, own format",
         choices=(
             *("w8a8", "fp8_dynamic", "fp8_block", "fp8", "nvfp4", "nvfp4a16", "mxfp4", "mxfp4a16", "w4a8", "w4a16"),
             *("w4a16_asym", "w8a16", "whole4"),

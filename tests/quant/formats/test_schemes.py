@@ -11,7 +11,8 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.errors import SqueezeError
 from squeeze.integrations import quantised
 from squeeze.integrations.load_model import load_model
-from squeeze.quant.formats import read
+from squeeze.options import options_of
+from squeeze.quant.formats import FORMATS, read
 from squeeze.quant.methods import SCHEMES
 from squeeze.recipes.options import Quantizing
 from tests.makers import gguf_models
@@ -214,3 +215,10 @@ def test_a_scheme_goes_with_a_name_and_activations_with_one_format(tmp_path, ori
     for format in ("squeeze", "dense"):
         with pytest.raises(SqueezeError, match=f"the format {format} cannot describe quantised activations"):
             squeeze.quantize(original, rounding, out=tmp_path / "out", format=format, calibration=TOKENS)
+
+
+def test_the_help_names_every_format_and_the_scheme_with_another_default():
+    options = {option.name: option for option in options_of(Quantizing)}
+    assert all(name in options["format"].help.replace(",", "").split() for name in (*FORMATS, "dense", "gguf"))
+    defaults = {scheme for scheme, one in SCHEMES.items() if one.format != options["format"].default}
+    assert defaults == {"whole4"} and "squeeze (for whole4)" in options["format"].help
