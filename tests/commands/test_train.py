@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import squeeze
+from squeeze.codecs.stream.container import record_identity
 from squeeze.lm import adapter, models
 from tests.makers import tiny_models
 from tests.makers.command import TEXT, call, fails, run, usage_error
@@ -22,7 +23,7 @@ def test_train_and_use_a_dictionary(note: Path):
     Path("sample.txt").write_bytes(TEXT[:3000])
     run("train", "-4", "sample.txt", "-o", "notes.sqzp")
     run("compress", "--dictionary", "notes.sqzp", note)
-    identity = hashlib.sha256(Path("notes.sqzp").read_bytes()).hexdigest()[:4]
+    identity = record_identity(hashlib.sha256(Path("notes.sqzp").read_bytes()).hexdigest())[:4]
     assert fails("decompress", "-c", "note.txt.sqz") == (
         f"Error: note.txt.sqz: the file needs the dictionary {identity}: name it with -D\n"
     )

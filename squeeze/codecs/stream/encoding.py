@@ -90,7 +90,11 @@ def _encode_content(
     `verify` lets models that can do so verify the block at the same time.
     """
     if medium := media.of_content(content):
-        if by_medium := _by_medium(data, content, medium, settings, progress):
+        by_medium, is_smallest = _by_medium(data, content, medium, settings, progress)
+        if by_medium and not is_smallest:
+            usual = _encode_content(data, blocks.content(data), settings, None)
+            return min(filter(None, (by_medium, usual)), key=lambda coded: len(coded.payload))
+        if by_medium:
             return by_medium
         content = blocks.content(data)
     if settings.dictionary and data.size < SMALL and not blocks.is_packed(content):
@@ -147,29 +151,25 @@ def _opened(data: np.ndarray, root: Node, settings: Settings, verify: bool, prog
 
 def _by_medium(
     data: np.ndarray, content: Content, medium: Medium, settings: Settings, progress: Progress
-) -> Coded | None:
-    """Code a block by the model of its medium, or return None if other models make a sample, or all of it, smaller."""
+) -> tuple[Coded | None, bool]:
+    """Code a block by the model of its medium, unless other models make a sample, or all of it, smaller.
+
+    Returns:
+        the coded block, if any, and whether it surely is the smallest: a larger one than its sample promised is not.
+    """
     assert settings.level
     region, level = medium.sample(data.size, content, _SAMPLE_OF_TABLE), settings.level.number
     sample = data[region[0] : region[1]]
-    least = _length(_by_usual(sample, settings), sample.size)
+    usual = _smallest(_without_language(sample, blocks.content(sample), settings), sample, settings, None)
+    least = _length(usual, sample.size)
     is_sampled = sample.size < data.size
     if is_sampled and medium.coded_size(data, region, level) >= least + _SLACK:
-        return None
+        return None, True
     payload = medium.encode(data, content, level, progress if is_sampled else None)
     if payload is None or not (is_sampled or len(payload) < least):
-        return None
+        return None, True
     report(progress, 0 if is_sampled else data.size)
-    coded = Coded(medium.block, payload)
-    if len(payload) * sample.size > (least + _SLACK) * data.size:  # it is larger than its sample had promised
-        usual = _by_usual(data, settings)
-        return usual if _length(usual, data.size) < len(payload) else coded
-    return coded
-
-
-def _by_usual(data: np.ndarray, settings: Settings) -> Coded | None:
-    """Code data by the models of its bytes alone, without a language model, or return None if it is not shorter."""
-    return _smallest(_without_language(data, blocks.content(data), settings), data, settings, None)
+    return Coded(medium.block, payload), len(payload) * sample.size <= (least + _SLACK) * data.size
 
 
 def candidates(data: np.ndarray, content: Content, settings: Settings) -> Iterator[Plan]:

@@ -89,7 +89,7 @@ def test_models_of_ten_mebibytes_fit_the_memory_promise():
 
 
 def test_higher_levels_are_smaller():
-    data = np.frombuffer(FORMAT.read_bytes()[:60_000], np.uint8)
+    data = np.frombuffer(FORMAT.read_bytes()[:120_000], np.uint8)
     sizes = [len(bytewise.encode(data, levels.LEVELS[level].models("text")) or data) for level in range(1, 4)]
     sizes.append(len(deep.encode(data, levels.LEVELS[4].models("text")) or data))
     assert sizes == sorted(sizes, reverse=True)

@@ -39,9 +39,12 @@ def claiming(level: int, kind: int = container.BYTEWISE, blocks: int = 1) -> byt
     return container.header_bytes({"level": level, "numerics": container.NUMERICS}) + blocks * block
 
 
-@pytest.mark.parametrize(("level", "size"), [(1, 0), (1, 1 << 24), (3, 1 << 28), (4, 1_000), (6, 1 << 20)])
-def test_the_estimate_of_models_is_close(level, size):
-    data, preset = np.zeros(size, np.uint8), levels.LEVELS[level].models("text")
+@pytest.mark.parametrize(
+    ("level", "size", "kind"),  # of the kind with most contexts
+    [(1, 0, "text"), (1, 1 << 24, "text"), (3, 1 << 28, "text"), (4, 1_000, "text"), (6, 1 << 20, "executable")],
+)
+def test_the_estimate_of_models_is_close(level, size, kind):
+    data, preset = np.zeros(size, np.uint8), levels.LEVELS[level].models(kind)
     tracemalloc.start()
     try:
         if isinstance(preset, Preset):
