@@ -8,15 +8,16 @@ a scale alone: what was found is checked by the arithmetic of the decoder (grid_
 import numpy as np
 
 from squeeze.numerics.jit import inline, kernel, part
+from squeeze.packing.tensors.distinct import SLOTS, add, clear
 from squeeze.packing.tensors.float_payload import Array
 from squeeze.packing.tensors.grid_codes import code_of, inverse_of, place_of
 from squeeze.packing.tensors.grid_groups import HALF, MOST_GROUP, fit_group, is_half, step_of_half
 from squeeze.packing.tensors.grid_levels import AFFINE, COUNTS, INT, SIGNED, TABLES, rebuilt, value_of
+from squeeze.packing.tensors.grid_scales import MANTISSAS, TRIALS, trial
 
-__all__ = ["MOST_DISTINCT", "Space", "distinct", "fit_bands", "fit_kinds"]
+__all__ = ["MOST_DISTINCT", "Space", "fit_bands", "fit_kinds"]
 
 MOST_DISTINCT = 512
-_SLOTS = 2048
 _FEW = 64  # values of a tile that are fitted as they are
 _MOST_AFFINE = 32  # levels with an offset
 _SLACK = 2.0**-24  # relative: products are rounded to float32 before they are rounded to their type
@@ -36,7 +37,7 @@ class Space:
     """
 
     def __init__(self) -> None:
-        self.slots, self.words = np.zeros(_SLOTS, np.int64), np.empty(max(MOST_DISTINCT, MOST_GROUP), np.uint32)
+        self.slots, self.words = np.zeros(SLOTS, np.int64), np.empty(max(MOST_DISTINCT, MOST_GROUP), np.uint32)
         self.places, self.bounds = np.empty((3, MOST_DISTINCT)), np.empty((3, MOST_GROUP), np.float32)
         self.found, self.hint = np.empty(2, np.float32), np.zeros(1, np.int64)
 
@@ -44,47 +45,6 @@ class Space:
     def arrays(self) -> tuple[Array, ...]:
         self.hint[0] = 0
         return self.slots, self.words, self.places, self.bounds, self.found, self.hint
-
-
-@inline
-def _slot_of(word):
-    return np.int64((np.uint64(word) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(53))
-
-
-@inline
-def _add(values, begin, end, count, most, slots, words):
-    """Add the words of values begin to end to a set; return their number, or -1 if there are more than `most`."""
-    last = np.int64(-1)
-    for i in range(begin, end):
-        word = np.int64(values[i])
-        if word == last:
-            continue
-        last = word
-        slot = _slot_of(word)
-        while slots[slot] and slots[slot] != word + 1:
-            slot = (slot + 1) & (_SLOTS - 1)
-        if slots[slot] == 0:
-            if count == most:
-                return -1
-            slots[slot] = word + 1
-            words[count] = np.uint32(word)
-            count += 1
-    return count
-
-
-@inline
-def _clear(slots, words, count):
-    for k in range(count):
-        slot = _slot_of(words[k])
-        while slots[slot]:
-            slots[slot] = 0
-            slot = (slot + 1) & (_SLOTS - 1)
-
-
-@kernel
-def distinct(values, count, most, slots, words):
-    """Add the words of all values to a set of `count`; return their number, or -1 if there are more than `most`."""
-    return _add(values, 0, values.size, count, most, slots, words)
 
 
 @inline
@@ -155,20 +115,12 @@ def _is_rebuilt(words, count, form, kind, scale, offset):
 @part
 def _roundest(low, high, words, count, form, kind, offset, most_bits):
     """Return the scale from low to high with the fewest bits, up to `most_bits`, that rebuilds all words, or -1."""
-    least, most = np.float64(low).view(np.int64), np.float64(high).view(np.int64)
-    for bits in (8, 11, 14, 17, 20, 24):
+    for bits in MANTISSAS:
         if bits > most_bits:
             break
-        unit = np.int64(1) << (53 - bits)
-        first = (least + unit - 1) & -unit
-        steps = (most - first) // unit if first <= most else -1
-        for more in range(min(steps, 3) + 1):  # some from the least on, then one in the middle
-            scale = np.int64(first + more * unit).view(np.float64)
-            if _is_rebuilt(words, count, form, kind, np.float32(scale), offset):
-                return scale
-        if steps > 6:
-            scale = np.int64(first + (steps >> 1) * unit).view(np.float64)
-            if _is_rebuilt(words, count, form, kind, np.float32(scale), offset):
+        for number in range(TRIALS):
+            scale = trial(low, high, bits, number)
+            if scale > 0 and _is_rebuilt(words, count, form, kind, np.float32(scale), offset):
                 return scale
     return -1.0
 
@@ -304,12 +256,12 @@ def _load(values, start, end, left, width, columns, most, slots, words):
         return count
     for row in range(start, end, columns):
         stop = min(row + min(left + width, columns), end)
-        count = _add(values, row + left, stop, count, most, slots, words)
+        count = add(values, row + left, stop, count, most, slots, words)
         if count < 0:
             for k in range(slots.size):
                 slots[k] = 0
             return -1
-    _clear(slots, words, count)
+    clear(slots, words, count)
     return count
 
 

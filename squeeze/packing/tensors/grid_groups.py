@@ -11,6 +11,7 @@ import numpy as np
 
 from squeeze.numerics.jit import inline, part
 from squeeze.packing.tensors.grid_levels import AFFINE, SIGNED
+from squeeze.packing.tensors.grid_scales import MANTISSAS, TRIALS, trial
 
 __all__ = ["HALF", "MOST_GROUP", "fit_group", "is_half", "step_of_half"]
 
@@ -114,20 +115,12 @@ def _rebuilds(words, places, width, kind, scale, offset):
 @part
 def _roundest(low, high, words, places, width, kind, offset, most_bits):
     """Return the scale from low to high with the fewest bits that rebuilds all words, or -1, as grid_fit.py does."""
-    least, most = np.float64(low).view(np.int64), np.float64(high).view(np.int64)
-    for bits in (8, 11, 14, 17, 20, 24):
+    for bits in MANTISSAS:
         if bits > most_bits:
             break
-        unit = np.int64(1) << (53 - bits)
-        first = (least + unit - 1) & -unit
-        steps = (most - first) // unit if first <= most else -1
-        for more in range(min(steps, 3) + 1):
-            scale = np.int64(first + more * unit).view(np.float64)
-            if _is_rebuilt(words, places, width, kind, np.float32(scale), offset):
-                return scale
-        if steps > 6:
-            scale = np.int64(first + (steps >> 1) * unit).view(np.float64)
-            if _is_rebuilt(words, places, width, kind, np.float32(scale), offset):
+        for number in range(TRIALS):
+            scale = trial(low, high, bits, number)
+            if scale > 0 and _is_rebuilt(words, places, width, kind, np.float32(scale), offset):
                 return scale
     return -1.0
 

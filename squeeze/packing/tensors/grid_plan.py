@@ -14,9 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from squeeze.packing.tensors.content import PART, Content, InMemory, bytes_of, in_parts
+from squeeze.packing.tensors.distinct import distinct
 from squeeze.packing.tensors.float_payload import DTYPES, WORDS, Array
 from squeeze.packing.tensors.grid_codes import codes_of_bands
-from squeeze.packing.tensors.grid_fit import MOST_DISTINCT, Space, distinct, fit_bands, fit_kinds
+from squeeze.packing.tensors.grid_fit import MOST_DISTINCT, Space, fit_bands, fit_kinds
 from squeeze.packing.tensors.grid_levels import AFFINE, E4M3, E5M2, FORMS, FP4, INT, NF4, PALETTE, SIGNED
 from squeeze.system.arena import thread_buffer
 

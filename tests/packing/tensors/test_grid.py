@@ -9,10 +9,11 @@ from squeeze.errors import DamagedError
 from squeeze.packing.tensors import archive, floats, grid, grid_plan
 from squeeze.packing.tensors.archive import decoded
 from squeeze.packing.tensors.content import InMemory, whole
+from squeeze.packing.tensors.distinct import distinct
 from squeeze.packing.tensors.float_writer import in_memory
 from squeeze.packing.tensors.floats import Decoded
 from squeeze.packing.tensors.grid_codes import rebuild, widen
-from squeeze.packing.tensors.grid_fit import Space, distinct
+from squeeze.packing.tensors.grid_fit import Space
 from squeeze.packing.tensors.grid_levels import AFFINE, E4M3, E5M2, FP4, INT, NF4, PALETTE, SIGNED, TABLES
 from tests.references import naive_grid
 
