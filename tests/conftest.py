@@ -35,8 +35,12 @@ ENGINE = (ROOT / "tests" / "codecs" / "tokenwise", ROOT / "tests" / "lm", ROOT /
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A file's tests share what they make, so one worker runs them; and one runs all that want the exact engine, which
-    takes longest to compile. Tests marked cuda want compiled kernels, so a process of their own, and a GPU."""
+    """Give the tests of a file, which share what they make, to one worker.
+
+    One worker also runs all that need the exact engine, which takes longest to compile; what asks for its group by name
+    comes last there, with compiled code. Tests marked cuda need compiled kernels, so their own process, and a GPU.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is not None)
     for item in items:
         if item.get_closest_marker("xdist_group"):
             continue
