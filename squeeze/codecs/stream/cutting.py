@@ -63,9 +63,7 @@ def parts(
 
 def _whole(data: np.ndarray, settings: Settings) -> Iterator[Part]:
     """Yield uint8 `data` without copies in parts."""
-    if runs.period_of(data) and not settings.content:
-        yield Part.plain(data, sampling.OTHER)
-    elif root := find_wrappers(data, settings):
+    if not runs.period_of(data) and (root := find_wrappers(data, settings)):
         yield Part.plain(data, root)
     else:
         yield from closed_parts(data, settings)
@@ -89,10 +87,10 @@ def after_noise(data: np.ndarray, settings: Settings) -> list[Part]:
 def _regions(data: np.ndarray, settings: Settings) -> Iterator[tuple[int, int, Content]]:
     if settings.content:
         yield 0, data.size, settings.content
-    elif data.size:
-        yield from media.regions(data) if settings.parse else blocks.regions(data)
+    elif runs.period_of(data) or not data.size:
+        yield 0, data.size, sampling.OTHER
     else:
-        yield 0, 0, sampling.OTHER
+        yield from media.regions(data) if settings.parse else blocks.regions(data)
 
 
 def find_wrappers(data: np.ndarray, settings: Settings) -> Node | None:

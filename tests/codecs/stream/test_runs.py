@@ -187,3 +187,14 @@ def test_nothing_is_looked_for_in_a_block_that_is_one_run(pattern, options, monk
     coded = squeeze.compress(raw, **({"block_size": 1 << 20} | options))
     assert squeeze.decompress(coded) == raw
     assert len(coded) < 40 * len(blocks_of(coded)) + 100
+
+
+@pytest.mark.parametrize("pattern", [b"[],", bytes(range(12)), bytes([0, 0, 0, 1]), b"\x07\xc8\x0d"])
+@pytest.mark.parametrize("around", [(b"", b""), (b'{"a": 1}\n[', b"[]]\n")])
+def test_a_pattern_that_looks_like_numbers_is_a_run(pattern, around):
+    raw = around[0] + pattern * 40_000 + around[1]
+    assert [media.of_content(content) for _, _, content in media.regions(as_array(raw))] == [None]
+    coded = squeeze.compress(raw, 1)
+    assert len(coded) < 120 and squeeze.decompress(coded) == raw
+    (block,) = blocks_of(coded)
+    assert block.kind == container.BYTEWISE
