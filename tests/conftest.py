@@ -44,12 +44,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("xdist_group"):
             continue
-        shared = next((place for place in ENGINE if item.path.is_relative_to(place)), None)
-        item.add_marker(pytest.mark.xdist_group("engine" if shared else str(item.path.relative_to(ROOT))))
+        item.add_marker(pytest.mark.xdist_group(_group_of(item.path)))
     wanted = [item for item in items if item.get_closest_marker("cuda")]
     if wanted and not (os.environ["TRITON_INTERPRET"] == "0" and cuda_is_at_hand()):
         for item in wanted:
             item.add_marker(pytest.mark.skip(reason="`make gpu` runs these on a machine with a GPU"))
+
+
+@cache
+def _group_of(path: Path) -> str:
+    return "engine" if any(map(path.is_relative_to, ENGINE)) else str(path.relative_to(ROOT))
 
 
 def cuda_is_at_hand() -> bool:

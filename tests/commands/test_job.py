@@ -335,7 +335,7 @@ def test_signal_handlers_are_given_back(note: Path):
 
 
 def unbuffered(*arguments: object, **options: object) -> subprocess.CompletedProcess[bytes]:
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}  # it would be cut off
     command = [*SQUEEZE, *map(str, arguments)]
     return subprocess.run(command, check=False, env=environment, stderr=subprocess.PIPE, **options)
 

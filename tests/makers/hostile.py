@@ -2,6 +2,7 @@
 
 import json
 import resource
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,10 +47,15 @@ def with_program(folder: Path, ran: Path, **entries: Any) -> None:
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """Make writing a file of more bytes fail, as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    """Make writing a file of more bytes fail, as on a full disk.
+
+    Modules that are imported meanwhile keep no byte code: Python would leave it cut off, for all later processes.
+    """
+    before, writes_none = resource.getrlimit(resource.RLIMIT_FSIZE), sys.dont_write_bytecode
+    sys.dont_write_bytecode = True
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        sys.dont_write_bytecode = writes_none

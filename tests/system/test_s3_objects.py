@@ -30,7 +30,7 @@ class Store(ThreadingHTTPServer):
     def __init__(self, name: str):
         super().__init__(("127.0.0.1", 0), _Answer)
         self.body, self.asked, self.fails = name.encode(), [], False
-        Thread(target=self.serve_forever, daemon=True).start()
+        Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
     @property
     def address(self) -> str:
