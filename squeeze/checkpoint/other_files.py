@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
-from squeeze.checkpoint.pretrained import TOKENIZERS
+from squeeze.checkpoint.pretrained import has_tokenizer
 from squeeze.checkpoint.weight_files import INDEX, TORCH, WEIGHTS, check_inside, is_adapter, read_index, weight_files
 from squeeze.errors import FormatError, printable
 
@@ -54,7 +54,7 @@ def copy_tokenizer(source: Path, target: Path) -> None:
     replaces only these. Raises FormatError if a file is a link out of the folder.
     """
     names = _tokenizer(source)
-    if not any(name in TOKENIZERS for name in names):
+    if not has_tokenizer(source):
         names = [name for name in names if _is_template(name)]
     whole = not all(map(_is_template, names))
     for name in _tokenizer(target) if names else ():

@@ -6,6 +6,7 @@ first; whatever transformers still raises becomes one line.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ __all__ = [
     "empty_model",
     "existing_folder",
     "explained",
+    "has_tokenizer",
     "is_causal",
     "kind_of",
     "load_config",
@@ -39,7 +41,11 @@ __all__ = [
 
 SAFE = {"local_files_only": True, "trust_remote_code": False}
 _OURS = (SqueezeError, MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit, BrokenPipeError)
-TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")  # a tokenizer has one of these files
+TOKENIZERS = (  # a tokenizer has one of these files, unless it reads bytes
+    *("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model", "spm.model", "spm_char.model"),
+    *("sentencepiece.model", "sentencepiece.bpe.model"),
+)
+_OF_BYTES = ("ByT5Tokenizer", "CanineTokenizer", "PerceiverTokenizer")  # classes that need no vocabulary
 _MOST_GROWTH = 4096
 _EXPANDED = 1024  # most weights per stored byte
 
@@ -225,10 +231,21 @@ def existing_folder(path: Path | str) -> Path:
     return folder
 
 
+def has_tokenizer(folder: Path) -> bool:
+    """Return whether a folder has a vocabulary, or names a tokenizer that needs none.
+
+    Without a vocabulary transformers makes an empty tokenizer of some classes.
+    """
+    if any((folder / name).is_file() for name in TOKENIZERS):
+        return True
+    described = folder / "tokenizer_config.json"
+    return described.is_file() and read_object(described).get("tokenizer_class") in _OF_BYTES
+
+
 def load_tokenizer(folder: Path | str) -> Any:
     """Return the folder's tokenizer from transformers. Raises ModelError if it has none."""
     folder = existing_folder(folder)
-    if not any((folder / name).is_file() for name in TOKENIZERS):
+    if not has_tokenizer(folder):
         raise ModelError(f"{folder}: has no tokenizer that transformers can load")
     if (folder / CONFIG).is_file():
         read_config(folder)
@@ -237,8 +254,15 @@ def load_tokenizer(folder: Path | str) -> Any:
     quiet()
     from transformers import AutoTokenizer
 
-    with explained(f"{folder}: has no tokenizer that transformers can load"):
-        return AutoTokenizer.from_pretrained(folder, **SAFE)
+    reason = f"{folder}: has no tokenizer that transformers can load"
+    try:
+        with explained(reason):
+            return AutoTokenizer.from_pretrained(folder, **SAFE)
+    except ModelError as error:
+        pieces = next((name for name in TOKENIZERS if name.endswith(".model") and (folder / name).is_file()), None)
+        if pieces is None or (folder / "tokenizer.json").is_file() or find_spec("sentencepiece"):
+            raise
+        raise ModelError(f"{reason} without sentencepiece, for its {pieces}: pip install sentencepiece") from error
 
 
 def _check_growth(path: Path) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from squeeze.checkpoint.causal import check_causal
 from squeeze.checkpoint.chat import conversations_in, in_template, read_conversations
-from squeeze.checkpoint.pretrained import TOKENIZERS, explained, is_causal, load_config, load_tokenizer
+from squeeze.checkpoint.pretrained import explained, has_tokenizer, is_causal, load_config, load_tokenizer
 from squeeze.checkpoint.text import read_text, tokenize
 from squeeze.codecs.stream.decompressor import decompress
 from squeeze.engine.inputs import Inputs, Samples
@@ -138,7 +138,7 @@ def calibration_name(calibration: str | Path | torch.Tensor | Samples | None, fo
 
 def default_calibration(folder: Path) -> str:
     """Return the calibration set of a model if none is named: "built-in", or "self" if it has no tokenizer."""
-    return BUILT_IN if any((folder / name).is_file() for name in TOKENIZERS) else SELF
+    return BUILT_IN if has_tokenizer(folder) else SELF
 
 
 @torch.inference_mode()

@@ -83,7 +83,7 @@ def test_a_tokenizer_is_replaced_as_a_whole(tmp_path):
     copy_tokenizer(tmp_path / "one", tmp_path / "out")
     own = {"tokenizer.json", "tokenizer_config.json", "additional_chat_templates/tool.jinja"}
     assert files_of(tmp_path / "out") == own | {"notes.txt"}
-    assert {(tmp_path / "out" / name).read_text() for name in own} == {"one"}
+    assert {(tmp_path / "out" / name).read_text() for name in own} == {"one", '{"of": "one"}'}
 
 
 @pytest.mark.parametrize("own", [{"chat_template.jinja"}, {"chat_template.jinja", "tokenizer_config.json"}, {"x.txt"}])
@@ -93,14 +93,30 @@ def test_without_a_tokenizer_only_templates_are_replaced(tmp_path, own):
     copy_tokenizer(tmp_path / "one", tmp_path / "out")
     kept = {"additional_chat_templates/tool.jinja"} if own == {"x.txt"} else {"chat_template.jinja"}
     assert files_of(tmp_path / "out") == {"tokenizer.json", "tokenizer_config.json", *kept}
-    assert (tmp_path / "out" / "tokenizer_config.json").read_text() == "out"
+    assert (tmp_path / "out" / "tokenizer_config.json").read_text() == '{"of": "out"}'
+
+
+@pytest.mark.parametrize("own", ["vocab.txt", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model"])
+def test_a_vocabulary_alone_is_a_tokenizer(tmp_path, own):
+    write(tmp_path / "out", {"tokenizer.json", "special_tokens_map.json", "notes.txt"})
+    write(tmp_path / "one", {own})
+    copy_tokenizer(tmp_path / "one", tmp_path / "out")
+    assert files_of(tmp_path / "out") == {own, "notes.txt"}
+
+
+def test_a_tokenizer_of_bytes_needs_no_vocabulary(tmp_path):
+    write(tmp_path / "out", {"tokenizer.json", "notes.txt"})
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}')
+    copy_tokenizer(tmp_path / "one", tmp_path / "out")
+    assert files_of(tmp_path / "out") == {"tokenizer_config.json", "notes.txt"}
 
 
 def write(folder, names):
     """Write files that hold their folder's name."""
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(folder.name)
+        (folder / name).write_text(folder.name if name != "tokenizer_config.json" else f'{{"of": "{folder.name}"}}')
 
 
 def test_links_to_folders_are_named(tmp_path):

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import squeeze
+from squeeze.checkpoint import pretrained
 from squeeze.checkpoint.pretrained import SAFE, explained, load_config, load_tokenizer
 from squeeze.cli import main
 from squeeze.errors import FormatError, ModelError
@@ -87,6 +88,27 @@ def test_code_of_a_folder_is_refused_by_name(folder):
         load_config(folder)
     with pytest.raises(ModelError, match="has no tokenizer that transformers can load: "):
         load_tokenizer(folder)
+
+
+@pytest.mark.parametrize(
+    "kind, files",
+    [
+        ("bert", {"vocab.txt": "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n"}),
+        ("t5", {"tokenizer_config.json": '{"tokenizer_class": "ByT5Tokenizer"}'}),
+    ],
+)
+def test_tokenizers_without_a_tokenizer_json(tmp_path, kind, files):
+    for name, text in {"config.json": f'{{"model_type": "{kind}"}}', **files}.items():
+        (tmp_path / name).write_text(text)
+    assert len(load_tokenizer(tmp_path)("hello")["input_ids"]) == (3 if kind == "bert" else 6)
+
+
+def test_a_vocabulary_that_needs_sentencepiece(tmp_path, monkeypatch):
+    monkeypatch.setattr(pretrained, "find_spec", lambda name: None)
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    (tmp_path / "spiece.model").write_bytes(b"not a vocabulary")
+    with pytest.raises(ModelError, match=r"for its spiece\.model: pip install sentencepiece$"):
+        load_tokenizer(tmp_path)
 
 
 TOKENIZERS = {
