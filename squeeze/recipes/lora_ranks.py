@@ -2,10 +2,12 @@
 
 Let S_i S_i^T be the moments of a matrix's inputs, and S_o S_o^T those of its outputs' gradients. A difference D costs
 half the sum of the squared singular values of S_o^T D S_i that its rank leaves out. That is the rise of the loss in
-nats a token, to second order (factor/curvature.py). The ranks are chosen by factor/planner.py.
+nats a token, to second order (factor/curvature.py). Rounding factors to grids can cost more than what a rank leaves
+out: they are made and measured at some ranks. The ranks are chosen by factor/planner.py. One rank for all matrices is
+taken if its rise is not larger.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,8 +16,8 @@ import torch
 from squeeze.engine.network import Network, weight_of
 from squeeze.engine.pipeline import Progress
 from squeeze.errors import SqueezeError
-from squeeze.factor.curvature import Curvature, curvature
-from squeeze.factor.lora import bits_of_rank
+from squeeze.factor.curvature import Curvature, curvature, damage
+from squeeze.factor.lora import LoraMethod, bits_of_rank
 from squeeze.factor.lowrank import root
 from squeeze.factor.planner import Option, Unit, choose
 
@@ -23,6 +25,9 @@ __all__ = ["Ranked", "ranked"]
 
 _DAMPING = 1e-3  # of the moments, as a share of the mean diagonal
 _STEP = 4  # between ranks
+_SHARES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)  # of the one rank for all, at which factors on grids are measured
+Size = Callable[[tuple[int, int], int], int]  # bits that factors of a matrix [O, I] take, by its shape and the rank
+Pair = tuple[torch.Tensor, torch.Tensor]  # a matrix of the fine-tune and the base's, float32 [O, I]
 
 
 @dataclass(frozen=True)
@@ -71,21 +76,49 @@ def ranked(
             progress("curvature", done, len(network.blocks))
 
     found = curvature(network, tokens, leaves, seed, tick)
-    units, moments = [], dict[str, Curvature]()
     size = partial(bits_of_rank, bits=bits, dtype=network.checkpoint.float_type())
+    shapes = {name: weight_of(network.module(".".join(names[name]))).shape for name in bases}
+    common = _one_rank([(shape[0], shape[1]) for shape in shapes.values()], 8 * target_bytes, size)
+    units, moments = [], dict[str, Curvature]()
     for block in network.blocks:
         module = network.load(block)
         for name, (owner, leaf) in names.items():
             if owner == block and name in bases:
                 moments[name] = _known(found, f"{block}.{leaf}")
-                weight = weight_of(module.get_submodule(leaf)).detach().float()
-                units.append(Unit(name, _options(weight - bases[name]().float(), moments[name], size)))
+                pair = weight_of(module.get_submodule(leaf)).detach().float(), bases[name]().float()
+                measured = _options if bits is None else partial(_measured, bits=bits)
+                units.append(Unit(name, measured(pair, moments[name], size, common)))
         network.release(block)
     try:
-        chosen = choose(units, 8 * target_bytes)
+        chosen = _best(units, common, 8 * target_bytes)
     except SqueezeError as error:
         raise SqueezeError(f"an adapter of {target_bytes} bytes is too small: {error}") from None
     return {name: Ranked(int(option.family), moments[name].outputs) for name, option in chosen.items()}
+
+
+def _best(units: Sequence[Unit], common: int, budget: int) -> dict[str, Option]:
+    """Return the ranks with the least rise of the loss, or the one rank for all if they are not better."""
+    chosen = choose(units, budget)
+    if common == 0:
+        return chosen
+    alike = {
+        unit.name: max((one for one in unit.options if int(one.family) <= common), key=lambda one: int(one.family))
+        for unit in units
+    }
+    return min(alike, chosen, key=lambda ranks: sum(one.cost for one in ranks.values()))
+
+
+def _one_rank(shapes: Sequence[tuple[int, int]], budget: int, size: Size) -> int:
+    """Return the largest rank of all matrices whose factors take at most `budget` bits; 0 if 1 is too large."""
+
+    def fits(rank: int) -> bool:
+        return sum(size(shape, min(rank, *shape)) for shape in shapes) <= budget
+
+    low, high = 0, max(min(shape) for shape in shapes) + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def _leaves(network: Network) -> Iterator[tuple[str, str]]:
@@ -98,14 +131,21 @@ def _known(found: Mapping[str, Curvature], name: str) -> Curvature:
     return found[name]
 
 
-def _options(change: torch.Tensor, moments: Curvature, size: Callable[[tuple[int, int], int], int]) -> list[Option]:
-    """Return the ranks of a difference [O, I], with the rise of the loss that each leaves."""
+def _options(pair: Pair, moments: Curvature, size: Size, common: int) -> list[Option]:
+    """Return ranks of the difference of a pair, with the rise of the loss that each leaves."""
     inner, outer = (root(one, _DAMPING)[0] for one in (moments.inputs, moments.outputs))
-    lost = torch.linalg.svdvals(outer.T @ change.double() @ inner).square() / 2
+    lost = torch.linalg.svdvals(outer.T @ (pair[0] - pair[1]).double() @ inner).square() / 2
     left_out = lost.flip(0).cumsum(0).flip(0).tolist()
-    last = len(left_out)
-    ranks = sorted({1, *range(_STEP, last + 1, _STEP), last})
-    return [
-        Option(str(rank), left_out[rank] if rank < last else 0.0, size((change.shape[0], change.shape[1]), rank))
-        for rank in ranks
-    ]
+    last, shape = len(left_out), (pair[0].shape[0], pair[0].shape[1])
+    ranks = sorted({1, *range(_STEP, last + 1, _STEP), min(max(common, 1), last), last})
+    return [Option(str(rank), left_out[rank] if rank < last else 0.0, size(shape, rank)) for rank in ranks]
+
+
+def _measured(pair: Pair, moments: Curvature, size: Size, common: int, bits: int) -> list[Option]:
+    """Return some ranks of the difference of a pair, with the rise of the loss by factors on grids."""
+    (weight, base), options = pair, []
+    shape = weight.shape[0], weight.shape[1]
+    for rank in sorted({1, *(min(max(round(share * common), 1), *shape) for share in _SHARES)}):
+        made = LoraMethod.of_rank(rank, lambda: base, bits).compress(weight, moments.inputs).tensor
+        options.append(Option(str(rank), damage(made.dequantize() - weight, moments), size(shape, rank)))
+    return options

@@ -12,6 +12,7 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.lora_folder import ADAPTER, CONFIG
 from squeeze.engine.network import Network, is_linear
 from squeeze.errors import SqueezeError
+from squeeze.factor.curvature import curvature, damage
 from squeeze.factor.lora import LoraMethod
 from squeeze.integrations.load_model import load_model
 from squeeze.recipes.lora_ranks import ranked
@@ -104,6 +105,32 @@ def test_a_size_chooses_the_rank_of_each_matrix(tmp_path, folders):
     assert config["r"] == max(ranks.values())
     assert {**dict.fromkeys(config["target_modules"], config["r"]), **config["rank_pattern"]} == ranks
     assert config["alpha_pattern"] == config["rank_pattern"]
+
+
+@pytest.mark.parametrize("bits", [None, 3])
+def test_ranks_for_a_size_are_not_worse_than_one_rank(tmp_path, folders, bits):
+    base, tuned = folders("llama"), tune(folders("llama"), tmp_path / "tuned", 3)
+    network, models = Network(Checkpoint.open(tuned)), [load_model(one) for one in (base, tuned)]
+    leaves = {block: [name for name, one in network.module(block).named_modules() if is_linear(one)]
+              for block in network.blocks}  # fmt: skip
+    moments = curvature(network, TOKENS, leaves)
+    bases = {name: partial(weight_in, models[0], name) for name in moments}
+
+    def made(name, rank):
+        method = LoraMethod.of_rank(rank, bases[name], bits, None if bits else moments[name].outputs)
+        return method.compress(weight_in(models[1], name), moments[name].inputs).tensor
+
+    def lost(ranks):
+        return sum(
+            damage(made(name, rank).dequantize() - weight_in(models[1], name), moments[name])
+            for name, rank in ranks.items()
+        )
+
+    chosen = {name: one.rank for name, one in ranked(network, bases, TOKENS, 9_000, bits).items()}
+    sizes = {rank: sum(made(name, rank).stored_bits for name in bases) for rank in (1, 2, 4, 8, 16)}
+    assert sum(made(name, rank).stored_bits for name, rank in chosen.items()) <= 8 * 9_000
+    alike = max(rank for rank, bits in sizes.items() if bits <= 8 * 9_000)
+    assert lost(chosen) <= lost(dict.fromkeys(bases, alike)), chosen
 
 
 def test_inputs_decide_what_a_small_rank_keeps():
