@@ -20,7 +20,7 @@ from squeeze.lm import adapter, convert
 from squeeze.numerics import rotation
 from tests.golden.samples import COPIES, REPEATS, STREAMS, tuned_dictionary
 from tests.golden.wrapped import WRAPPED
-from tests.makers import arrays, images, inputs, jpegs, programs, sounds, wrapped
+from tests.makers import arrays, faxes, images, inputs, jpegs, programs, sounds, wrapped
 
 _ACCENTS = "Größe, été; " + inputs.words(900).decode() + " «déjà vu»\n" * 40
 
@@ -77,6 +77,7 @@ def _media() -> list[bytes]:
         images.pnm(images.pixels(40, 30, 1)),
         b"P4\n400 90\n" + np.packbits(images.page(400, 90), axis=1).tobytes(),
         images.png((400, 90, 8, 0, 0), images.filtered(images.page(400, 90), 1, [0, 2])),
+        faxes.tiff("group 3, mixed", images.page(400, 90)),
         jpegs.by_hand(48, 32),
         *(sounds.wav(sounds.samples(900, channels, 8 * width), width) for channels in (1, 2) for width in (1, 2, 3)),
         sounds.aiff(sounds.samples(900, 2, 16), 2),
@@ -98,7 +99,7 @@ def _media() -> list[bytes]:
 
 def _media_of_levels(*which: int) -> None:
     found = _media()
-    some = (*found[:2], found[8], found[10], found[16], WRAPPED, programs.elf(functions=40))
+    some = (*found[:2], found[8], found[11], found[17], WRAPPED, programs.elf(functions=40))
     for level in which:
         for raw in found if level in (1, 3, 4) else some:
             _both_ways(raw, level)

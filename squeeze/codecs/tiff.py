@@ -1,4 +1,5 @@
 """The pages of TIFF files: those without compression whose strips or tiles follow each other, and coded strips.
+Facsimile has some numbers of its own.
 
 The format is that of Adobe's "TIFF, revision 6.0" (1992), and of its supplement on deflate (2002).
 """
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
-__all__ = ["FLOAT", "SIGNED", "Page", "find_pages", "find_strips"]
+__all__ = ["FLOAT", "SIGNED", "Fax", "Page", "find_faxes", "find_pages", "find_strips"]
 
 _MARKS = re.compile(rb"II\x2a\0"), re.compile(rb"MM\0\x2a")
 _TYPES = {1: "B", 3: "H", 4: "I"}  # bytes, shorts, longs
@@ -18,12 +19,14 @@ _TAG = 12  # bytes
 _FREE = 1 << 16  # bytes of lists that are read beyond those of the data
 _LEAST_STRIP = 48  # bytes of a coded strip that pays, on average
 _MOST_PREFIX = 1 << 12  # bytes of a header that is coded with its image
-_WIDTH, _HEIGHT, _BITS, _CODING, _COLOURS = 256, 257, 258, 259, 262  # tags
-_STRIPS, _SAMPLES, _SIZES, _PLANAR = 273, 277, 279, 284
+_WIDTH, _HEIGHT, _BITS, _CODING, _COLOURS, _ORDER = 256, 257, 258, 259, 262, 266  # tags
+_STRIPS, _SAMPLES, _ROWS, _SIZES, _PLANAR, _OPTIONS = 273, 277, 278, 279, 284, 292
 _PREDICTOR, _TILE_WIDTH, _TILE_HEIGHT, _TILES, _TILE_SIZES, _FORMAT = 317, 322, 323, 324, 325, 339
 _WANTED = {_WIDTH, _HEIGHT, _BITS, _CODING, _COLOURS, _STRIPS, _SAMPLES, _SIZES, _PLANAR}
+_WANTED |= {_ORDER, _ROWS, _OPTIONS}  # of facsimile
 _WANTED |= {_PREDICTOR, _TILE_WIDTH, _TILE_HEIGHT, _TILES, _TILE_SIZES, _FORMAT}
 _PLAIN, _CODED = 1, (5, 8, 32946)  # codings: none; LZW, and two numbers of deflate
+_FAX, _GROUP3, _LOW_FIRST = (2, 3, 4), 3, 2  # codings of facsimile, and an order of bits
 SIGNED, FLOAT = 2, 3  # formats of samples
 _PALETTE = 3  # a kind of colours
 
@@ -55,6 +58,26 @@ class Page(NamedTuple):
     def row(self) -> int:
         """The bytes of a row."""
         return (self.width * self.bits * self.channels + 7) // 8
+
+
+class Fax(NamedTuple):
+    """A strip or tile that is coded as a facsimile.
+
+    Attributes:
+        size: Its bytes.
+        columns: Pixels of a row.
+        rows: Their number.
+        group: 4 or 3; 2 for rows of group 3 that begin with whole bytes.
+        is_mixed: Whether rows of two dimensions are among those of group 3.
+        is_reversed: Whether low bits come first.
+    """
+
+    size: int
+    columns: int
+    rows: int
+    group: int
+    is_mixed: bool
+    is_reversed: bool
 
 
 class _Data:
@@ -110,6 +133,34 @@ def find_strips(raw: bytes) -> Iterator[tuple[int, Page, int]]:
                     if place < len(raw) and place not in seen and len(seen) < len(raw) // _LEAST_STRIP:
                         seen.add(place)
                         yield place, page, predictor
+
+
+def find_faxes(raw: bytes) -> Iterator[tuple[int, Fax]]:
+    """Yield (start, fax) of the strips and tiles of facsimile; the limits are those of `find_strips`."""
+    data, seen = _Data(raw), set[int]()
+    for match in chain.from_iterable(mark.finditer(raw) for mark in _MARKS):
+        for tags, _ in _folders(data, match.start()):
+            for place, fax in _faxes(tags) if _first(tags, _CODING, _PLAIN) in _FAX else ():
+                start = match.start() + place
+                if start + fax.size <= len(raw) and start not in seen and len(seen) < len(raw) // _LEAST_STRIP:
+                    seen.add(start)
+                    yield start, fax
+
+
+def _faxes(tags: dict[int, tuple[int, ...]]) -> Iterator[tuple[int, Fax]]:
+    """Yield the offset of each strip or tile of a page, and what its tags say of it."""
+    has_tiles, height = _TILES in tags, _first(tags, _HEIGHT, 0)
+    columns = _first(tags, _TILE_WIDTH if has_tiles else _WIDTH, 0)
+    each = _first(tags, _TILE_HEIGHT if has_tiles else _ROWS, height)
+    if _first(tags, _BITS, 1) != 1 or _first(tags, _SAMPLES, 1) != 1 or not columns:
+        return
+    group, is_reversed = _first(tags, _CODING, _PLAIN), _first(tags, _ORDER, 1) == _LOW_FIRST
+    is_mixed = group == _GROUP3 and bool(_first(tags, _OPTIONS, 0) & 1)
+    sizes = tags.get(_TILE_SIZES if has_tiles else _SIZES, ())
+    for number, (place, size) in enumerate(zip(_places(tags), sizes, strict=False)):
+        rows = each if has_tiles else min(each, height - number * each)
+        if rows > 0:
+            yield place, Fax(size, columns, rows, group, is_mixed, is_reversed)
 
 
 def _folders(data: _Data, start: int) -> Iterator[tuple[dict[int, tuple[int, ...]], bool]]:

@@ -12,16 +12,19 @@ import numpy as np
 
 from squeeze.codecs.content import Content
 from squeeze.codecs.image.layout import Layout
+from squeeze.codecs.parse.fax.reading import ONE, TAGGED, TWO
+from squeeze.codecs.parse.fax.wrapper import MOST_COLUMNS, Page
 from squeeze.codecs.parse.pdf import find_images
 from squeeze.codecs.parse.protocol import Found, Wrapper
 from squeeze.codecs.parse.room import Room
-from squeeze.codecs.tiff import find_strips
+from squeeze.codecs.tiff import find_faxes, find_strips
 from squeeze.errors import DamagedError
 from squeeze.system.binary import read_exactly, read_varint, varint
 
 __all__ = ["Differences", "Strip", "strips_in"]
 
 _NONE, _LEFT = 1, 2  # predictors
+_OF_BYTES, _DIMENSIONS = 2, {2: ONE, 3: ONE, 4: TWO}  # codings of facsimile in TIFF
 _BITS = (1, 2, 4, 8, 16), (8, 16)  # of a sample, as it is and as a difference
 
 
@@ -32,11 +35,13 @@ class Strip(NamedTuple):
         layouts: The layouts that they may have.
         differs: Whether samples are differences from those of the pixel to the left.
         rows: The number of rows, or 0 for any.
+        fax: How the strip is coded as a fax, or None.
     """
 
     layouts: tuple[Layout, ...]
     differs: bool
     rows: int = 0
+    fax: Page | None = None
 
     def layout(self, size: int) -> Layout | None:
         """Return the layout of `size` bytes of pixels, or None if they have another one."""
@@ -55,8 +60,13 @@ def strips_in(data: bytes) -> dict[int, Strip]:
         form = Layout(page.width, page.bits, page.channels, int(page.indexed), 0, little)
         if predictor in (_NONE, _LEFT):
             found[start] = Strip((form,), predictor == _LEFT)
+    for start, fax in find_faxes(data):
+        if fax.columns <= MOST_COLUMNS:
+            dimensions = TAGGED if fax.is_mixed else _DIMENSIONS[fax.group]
+            said = Page(fax.columns, fax.rows, dimensions, fax.group == _OF_BYTES, fax.is_reversed, fax.size)
+            found[start] = Strip((Layout(fax.columns, 1, 1),), False, 0, said)
     for start, image in find_images(data):
-        found[start] = Strip(image.layouts, image.predictor == _LEFT, image.rows)
+        found[start] = Strip(image.layouts, image.predictor == _LEFT, 0 if image.fax else image.rows, image.fax)
     return {start: strip for start, strip in found.items() if strip.layouts[0].bits in _BITS[strip.differs]}
 
 

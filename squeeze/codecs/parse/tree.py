@@ -1,8 +1,9 @@
 """The tree of a block's wrappers: what lies between them, what is in them, and how all is put together again."""
 
 import io
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from squeeze.codecs.parse.deflate.stream import Closings
 from squeeze.codecs.parse.early_lzw import EarlyLzw
 from squeeze.codecs.parse.encodings import CodePage, Utf32
 from squeeze.codecs.parse.escapes import JsonEscapes, Percent, QuotedPrintable
+from squeeze.codecs.parse.fax.wrapper import Fax
 from squeeze.codecs.parse.gif import Gif
 from squeeze.codecs.parse.program.wrapper import Program
 from squeeze.codecs.parse.protocol import Found, Wrapper
@@ -41,7 +43,7 @@ __all__ = [
 WRAPPERS: tuple[Wrapper, ...] = (
     *(ZipMember(), Zlib(), Gzip(), Png(), Utf16(), Base64(), Hexadecimal(), Gif(), Lines()),
     *(Program(), Bzip2(), Percent(), QuotedPrintable(), JsonEscapes(), Ascii85(), Base85(), Deflate(), EarlyLzw()),
-    *(Utf32(), CodePage(), Differences()),
+    *(Utf32(), CodePage(), Differences(), Fax()),
 )
 _DEEPEST = 4  # wrappers in wrappers
 _LEAST = 48  # bytes of a wrapper that is opened
@@ -108,10 +110,13 @@ class _Parser:
         opens = depth < _DEEPEST and room.content > 0
         photos, strips = (list(find_images(raw)), strips_in(raw)) if opens else ([], {})
         strips |= {0: strip} if strip else {}
-        for place, kind in _outside(candidates(raw, self._without), photos) if opens else ():
+        named = {place: Fax(found.fax) for place, found in strips.items() if found.fax}
+        places = candidates(raw, self._without, named) if opens else []
+        for place, kind in _outside(places, photos):
             is_same = place == 0 and kind == of == Program.kind  # the image that `data` is of has this header, too
             is_tried = place >= max(done, refused[kind]) and room.attempts > 0 and self._wrappers and not is_same
-            found = WRAPPERS[kind].open(raw, place, room) if is_tried else None
+            wrapper = named[place] if kind == Fax.kind else WRAPPERS[kind]
+            found = wrapper.open(raw, place, room) if is_tried else None
             if found is None:
                 continue
             if found.start < done or found.size < _LEAST:
@@ -133,7 +138,7 @@ class _Parser:
 
     def _content(self, found: Found, depth: int, strip: Strip | None) -> tuple[Found, Node]:
         """Return a wrapper and the node of what is in it; in a medium, no wrapper is looked for."""
-        form = strip.layout(found.content.size) if strip else None
+        form = strip.layout(found.content.size) if strip and not strip.fax else None
         if strip and form:
             if not strip.differs:
                 found = replace(found, content_kind=Content("image", 0, tuple(form)))
@@ -141,7 +146,8 @@ class _Parser:
                 return found, self._undone(found.content, form)
         if found.content_kind:
             return found, Node(found.content, (), found.content_kind)
-        node = self.node(found.content, depth + 1, found.kind, strip if found.kind == Ascii85.kind else None)
+        inner = strip if strip and (strip.fax or found.kind == Ascii85.kind) else None
+        node = self.node(found.content, depth + 1, found.kind, inner)
         return found, replace(node, regions=_without(found.regions, node.children)) if found.regions else node
 
     def _undone(self, data: np.ndarray, form: Layout) -> Node:
@@ -194,11 +200,14 @@ def node_of(data: np.ndarray, children: list[Child]) -> Node:
     return Node(np.concatenate([*owned, data[done:]]) if children else data, tuple(children))
 
 
-def candidates(data: bytes, without: Container[int] = ()) -> list[tuple[int, int]]:
-    """Return the places in data where wrappers may start, with their kinds, in the order in which they are tried."""
+def candidates(data: bytes, without: Container[int] = (), named: Iterable[int] = ()) -> list[tuple[int, int]]:
+    """Return the places in data where wrappers may start, with their kinds, in the order in which they are tried.
+
+    `named` are the places of those that a file describes.
+    """
     kinds = (wrapper for wrapper in WRAPPERS if wrapper.kind not in without)
     found = ((place, -wrapper.kind) for wrapper in kinds for place in wrapper.find(data))
-    return [(place, -kind) for place, kind in sorted(found)]
+    return [(place, -kind) for place, kind in sorted(chain(found, ((place, -Fax.kind) for place in named)))]
 
 
 def parse(data: np.ndarray, pays: Callable[[np.ndarray, Found], bool], without: Container[int] = ()) -> Node:

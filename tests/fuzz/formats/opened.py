@@ -4,7 +4,7 @@ import zlib
 from pathlib import Path
 
 from tests.fuzz.formats.sqz import Sqz
-from tests.makers import cheapest, images, inputs, wrapped
+from tests.makers import cheapest, faxes, images, inputs, wrapped
 
 
 class Opened(Sqz):
@@ -19,6 +19,8 @@ class Opened(Sqz):
         documents["cheapest"] = b"\x78\xda" + cheapest.deflated(text, 2, 0.1) + zlib.adler32(text).to_bytes(4)
         for coding in (5, 8):
             documents[f"TIFF {coding}"] = images.tiff(images.pixels(30, 40), strips=3, coding=coding, predictor=2)
+        documents |= {f"fax {name}": faxes.tiff(name) for name in ("group 4", "group 3, mixed, filled")}
+        documents["fax in PDF"] = faxes.pdf("group 4, aligned")
         joined = b"".join(documents.values())
         return [*((document, 1 << 20) for document in documents.values()), (joined, 4_000)]
 

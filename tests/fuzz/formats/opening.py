@@ -11,7 +11,7 @@ import numpy as np
 import squeeze
 from tests.fuzz import mutations
 from tests.fuzz.judging import SAME, Wrong, one_of
-from tests.makers import gifs, images, inputs, jpegs, programs, wrapped
+from tests.makers import faxes, gifs, images, inputs, jpegs, programs, wrapped
 
 _HEADER = 200  # bytes of a file in which most changes are
 _EXTREMES = (0, 1, 2, 3, 7, 8, 15, 16, 127, 128, 255, 256, 65535, 65536, (1 << 31) - 1, 1 << 31, (1 << 32) - 1)
@@ -75,6 +75,8 @@ def _images() -> Iterator[bytes]:
     yield images.png((120, 60, 8, 3, 0), images.filtered(page, 1, [0, 2, 4]), bytes(6))
     for coding, predictor in ((5, 1), (5, 2), (8, 2)):
         yield images.tiff(colours, strips=2, coding=coding, predictor=predictor)
+    yield from map(faxes.tiff, ("group 4", "group 3, mixed, filled"))
+    yield from map(faxes.pdf, ("group 4, aligned", "group 3, ends of lines"))
     yield b"between".join(jpegs.by_hand(48, 32, seed) for seed in range(2))
     yield gifs.gif(40, [gifs.image(40, gifs.packed(gifs.codes_of(grey.tobytes(), 8), 8), 8, 30)])
 
