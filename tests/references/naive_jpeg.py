@@ -4,15 +4,40 @@ It is written from the text alone. What T.81 says of headers is read by the pack
 """
 
 import io
+import re
+from decimal import Decimal
 
 import numpy as np
 
 from squeeze.codecs.jpeg.frame import parse
 from squeeze.system.binary import read_varint
 from tests.references.naive_bytewise import GOLDEN, SQUASH, STRETCH, U64, Coder, clamp, learn_map, mix, squash
-from tests.references.naive_levels import Decoder
+from tests.references.naive_levels import FORMAT, Decoder
 
 _ZIGZAG = sorted(range(64), key=lambda i: (i // 8 + i % 8, i // 8 if (i // 8 + i % 8) % 2 else -(i // 8)))
+
+
+def known():
+    """Return the bytes that models read before a header."""
+    digits = re.search(r"^before\n([0-9a-f\n]+)\nafter\n([0-9a-f\n]+)\n", FORMAT.read_text(), re.M).groups()
+    before, after = (bytes.fromhex(text.replace("\n", "")) for text in digits)
+    curve = []
+    for i in range(1024):
+        v = Decimal(i) / 1023
+        power = ((v + Decimal("0.055")) / Decimal("1.055")) ** Decimal("2.4")
+        light = v / Decimal("12.92") if v <= Decimal("0.04045") else power
+        curve.append(int(light * 65535 + Decimal("0.5")))
+    return before + b"".join(value.to_bytes(2, "big") for value in curve) + after
+
+
+class _Read:
+    """Bits that are known, in the place of a coder."""
+
+    def __init__(self, data):
+        self.bits = (byte >> 7 - k & 1 for byte in data for k in range(8))
+
+    def decode(self, p):
+        return next(self.bits)
 
 
 def _log(n):
@@ -256,10 +281,13 @@ def decode(payload):
     size, coded = read_varint(file)[0], read_varint(file)[0]
     rest = file.read(coded or size)
     if coded:
-        coder, models = Coder(rest), Decoder(3, "other", 0, size)
+        first = known()
+        read, coder, models = _Read(first), Coder(rest), Decoder(3, "other", 0, len(first) + size)
+        for _ in first:
+            models.byte(read)
         for _ in range(size):
             models.byte(coder)
-        rest = bytes(models.data)
+        rest = bytes(models.data)[len(first) :]
     assert not inner  # an inner image is decoded in the same way
     frame = parse(rest)
     tails = []

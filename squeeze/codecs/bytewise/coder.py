@@ -152,6 +152,40 @@ def decode(
     return data
 
 
+def encode_after(known: np.ndarray, data: np.ndarray, preset: Preset) -> bytes | None:
+    """Return the coded bytes of short `data` by models that have read `known` bytes, uint8, or None if no shorter."""
+    model = _after(known, data, preset)
+    coder, coded = np.zeros(3, np.uint64), np.zeros(data.size + 4 * arithmetic.SPARE, np.uint8)
+    arithmetic.start_encoder(coder)
+    if code(model, coder, coded, known.size, model.data.size, False) < model.data.size:
+        return None
+    length = arithmetic.finish_encoder(coder, coded)
+    return coded[:length].tobytes() if length < data.size else None
+
+
+def decode_after(known: np.ndarray, payload: bytes, length: int, preset: Preset) -> np.ndarray:
+    """Undo `encode_after`, for uint8 [length].
+
+    Raises:
+        DamagedError: if the coded bytes end too early.
+    """
+    model = _after(known, np.zeros(length, np.uint8), preset)
+    coder, coded = np.zeros(3, np.uint64), np.frombuffer(bytearray(payload), np.uint8)
+    arithmetic.start_decoder(coder, coded)
+    if code(model, coder, coded, known.size, model.data.size, True) < model.data.size:
+        raise DamagedError("a block's coded bytes end too early: the file is damaged")
+    return model.data[known.size :]
+
+
+def _after(known: np.ndarray, data: np.ndarray, preset: Preset) -> ByteModel:
+    """Return models that have read some bytes in front of `data`."""
+    model = initial_model(np.concatenate([known, data]), preset)
+    coder, coded = np.zeros(3, np.uint64), np.zeros(known.size + 4 * arithmetic.SPARE, np.uint8)
+    arithmetic.start_encoder(coder)
+    code(model, coder, coded, 0, known.size, False)
+    return model
+
+
 def _steps(length: int) -> Iterator[tuple[int, int]]:
     """Yield ranges that are short enough to report progress and to notice an interrupt."""
     for begin in range(0, length, STEP):

@@ -9,6 +9,7 @@ from squeeze.codecs.bytewise.presets import LARGE
 from squeeze.codecs.content import Progress
 from squeeze.codecs.jpeg import frame as frames, state
 from squeeze.codecs.jpeg.image import Image, close, most_blocks, open_image
+from squeeze.codecs.jpeg.known import known_header
 from squeeze.codecs.jpeg.layout import Frame
 from squeeze.codecs.jpeg.medium import find_images
 from squeeze.codecs.jpeg.model import code_row
@@ -57,9 +58,13 @@ def _header_bytes(header: bytes, depth: int) -> bytes:
             parts += [varint(start - done), varint(end - start), varint(len(inner)), inner]
             done = end
     rest += header[done:]
-    coded = bytewise.encode(np.frombuffer(bytes(rest), np.uint8), _HEADER)
+    coded = bytewise.encode_after(_known(), np.frombuffer(bytes(rest), np.uint8), _HEADER)
     numbers = varint(len(parts) // 4), *parts, varint(len(rest)), varint(len(coded or b""))
     return b"".join([*numbers, coded or bytes(rest)])
+
+
+def _known() -> np.ndarray:
+    return np.frombuffer(known_header(), np.uint8)
 
 
 def decode(payload: bytes, length: int, progress: Progress = None) -> np.ndarray:
@@ -107,7 +112,9 @@ def _read_header(file: io.BytesIO, length: int, depth: int) -> bytes:
     size, coded = read_varint(file)[0], read_varint(file)[0]
     if not coded <= size <= length:
         raise _impossible()
-    rest = bytewise.decode(_read(file, coded), size, _HEADER).tobytes() if coded else _read(file, size)
+    rest = _read(file, coded or size)
+    if coded:
+        rest = bytewise.decode_after(_known(), rest, size, _HEADER).tobytes()
     parts, done = list[bytes](), 0
     for gap, image in inner:
         parts += [rest[done : done + gap], image]

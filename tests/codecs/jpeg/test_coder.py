@@ -45,7 +45,7 @@ def test_a_large_image_that_other_models_make_smaller_too_is_coded_by_its_own():
 def test_the_scans_of_an_image_do_not_matter():
     """Progressive images have the same coefficients as sequential ones."""
     sizes = [len(coder.encode(jpegs.jpeg(200, 120, progressive=progressive))) for progressive in (False, True)]
-    assert abs(sizes[0] - sizes[1]) < 120  # the longer header
+    assert abs(sizes[0] - sizes[1]) < 200  # the longer header, with codes of its own
 
 
 def test_a_thumbnail_in_the_header_is_opened():
