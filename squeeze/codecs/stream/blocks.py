@@ -26,6 +26,7 @@ _GAP = 4  # longest gap in chunks within a run
 _LEAST_SAVED = 64  # savings in bytes that pay for another block
 _LEAST_SHARE = 0.005  # smallest savings of a sample at level 1, as a share of it, for which it is coded
 _LEAST_PROMISED = 0.01  # the same for all chunks by their order-0 entropy
+_OTHER = 0.75  # share of the size after a window of a table below which an end of it has another content
 _TEXT_BYTES = np.zeros(256, bool)
 _TEXT_BYTES[[9, 10, 12, 13, *range(32, 127), *range(128, 245)]] = True
 
@@ -79,13 +80,45 @@ def _regions(data: np.ndarray) -> Iterator[tuple[int, int, Content]]:
             continue
         begin, end = starts[run], starts[i] if i < len(starts) else data.size
         kind = Counter(kinds[run:i]).most_common(1)[0][0]
-        parts = (
-            _packed_regions(data[begin:end])
-            if kind == "packed"
-            else [(0, end - begin, _content_of_region(data[begin:end], kind))]
-        )
+        part = data[begin:end]
+        parts = _packed_regions(part) if kind == "packed" else _cut_ends(part, _content_of_region(part, kind))
         yield from ((begin + first, begin + last, content) for first, last, content in parts)
         run = i
+
+
+def _cut_ends(data: np.ndarray, content: Content) -> list[tuple[int, int, Content]]:
+    """Return (start, end, content) of a region: of a table, its ends may have other records.
+
+    An example is the footer of a file of columns.
+    """
+    starts = range(0, data.size, WINDOW)
+    if content.kind != "table" or len(starts) < _LEAST_RUN:
+        return [(0, data.size, content)]
+    found = [start for start in starts if sampling.are_records(data[start : start + WINDOW], content.record)]
+    first, last = (found[0], min(found[-1] + WINDOW, data.size)) if found else (0, data.size)
+    before = _other_content(data[:first], data[first : first + WINDOW], content)
+    after = _other_content(data[last:], data[max(last - WINDOW, 0) : last], content)
+    first, last = first if before else 0, last if after else data.size
+    parts = (0, first, before), (first, last, content), (last, data.size, after)
+    return [(start, end, own) for start, end, own in parts if own]
+
+
+def _other_content(data: np.ndarray, table: np.ndarray, content: Content) -> Content | None:
+    """Return the content of one end of a table, or None if it is no other one, or models that know the table do well.
+
+    Args:
+        data: uint8 [n], the end.
+        table: uint8 [m], the window of the table that is next to it.
+        content: that of the table.
+    """
+    if data.size < WINDOW:
+        return None
+    own = _content_of_region(data, _classify(data) or "other")
+    if own == content or is_packed(own):
+        return None
+    part = data[:WINDOW]
+    both = sampling.coded_size(np.concatenate([table, part]), content)
+    return own if sampling.coded_size(part, own) < _OTHER * (both - sampling.coded_size(table, content)) else None
 
 
 def _filled(kinds: list[str]) -> list[str]:

@@ -14,6 +14,7 @@ __all__ = [
     "OTHER",
     "SAMPLE",
     "are_cells",
+    "are_records",
     "best_content",
     "candidate_record_lengths",
     "coded_size",
@@ -38,6 +39,7 @@ _LEAST_AFTER = 512  # bytes that level 1 must save after the noise
 _LEAST = 1024  # bytes below which records cannot be detected
 _MAX_DISTANCE = 512
 _NEAR = 4  # two bytes of at most this difference, modulo 256, are near each other
+_AROUND, _RECURS = 6, 1.5  # other distances that a record's is compared with, and how many times more often it recurs
 _SIGNIFICANT = 6  # standard deviations above chance
 _MAX_FAR, _FAR_RECORDS = 1 << 13, 8  # longest of records above _MAX_DISTANCE, and the fewest that are coded to try them
 _FAR_SAMPLE = (1 << 17) - _MAX_FAR  # bytes in which they are looked for: with the distances a power of two
@@ -139,6 +141,21 @@ def are_cells(data: np.ndarray, record: int) -> bool:
     after = places + 4 + words[places + 2]
     pairs = np.count_nonzero(plausible[after[after < plausible.size]])
     return bool(_CELLS_SHARE * pairs >= sample.size)
+
+
+def are_records(data: np.ndarray, record: int) -> bool:
+    """Return whether bytes of uint8 `data` recur, or are near each other, at a distance of `record` bytes more often
+    than at other distances of about that."""
+    if data.size <= 2 * (record + _AROUND):
+        return True
+    telling = data != np.bincount(data).argmax()
+    distances = [record, *(n for n in range(max(record - _AROUND, 1), record + _AROUND + 1) if n % record)]
+    shares = np.zeros((2, len(distances)))
+    for place, distance in enumerate(distances):
+        differences = (data[distance:] - data[:-distance])[telling[distance:]]  # modulo 256
+        near = np.count_nonzero(differences + np.uint8(_NEAR) <= 2 * _NEAR)
+        shares[:, place] = np.count_nonzero(differences == 0), near
+    return bool((shares[:, 0] > _RECURS * np.median(shares[:, 1:], axis=1)).any())
 
 
 def candidate_record_lengths(data: np.ndarray) -> list[int]:

@@ -68,6 +68,28 @@ def test_a_short_change_makes_no_region():
     assert len(kinds(data)) == 1
 
 
+def _columns(record: int, size: int) -> bytes:
+    """Return records whose bytes move by small steps, of `size` bytes."""
+    chance = np.random.default_rng(record)
+    rows = chance.integers(0, 256, record) + np.cumsum(chance.integers(-1, 2, (size // record + 1, record)), 0)
+    return rows.astype(np.uint8).tobytes()[:size]
+
+
+@pytest.mark.parametrize("ends", [(6, 0, 2), (2, 6, 0), (2, 6, 2)])
+def test_ends_of_a_table_with_other_records_are_cut_off(ends):
+    windows = zip((31, 50, 73), ends, strict=True)
+    data = b"".join(_columns(record, size * WINDOW) for record, size in windows)
+    parts = list(blocks.regions(np.frombuffer(data, np.uint8)))
+    assert [end // WINDOW for _, end, _ in parts] == sorted(set(np.cumsum(ends).tolist()))
+    longest = max(parts, key=lambda part: part[1] - part[0])[2]
+    assert longest.kind == "table" and longest.record % (31, 50, 73)[int(np.argmax(ends))] == 0
+    assert squeeze.decompress(squeeze.compress(data, 1)) == data
+
+
+def test_a_table_of_one_kind_of_records_stays_whole():
+    assert kinds(_columns(50, 8 * WINDOW + 700)) == ["table 50"]
+
+
 def test_the_first_of_equally_frequent_kinds_is_taken():
     """Choose the same kind in each process, so that all write the same bytes."""
     text, code = (inputs.words(100_000) * 4)[: 2 * WINDOW], (inputs.machine_code(30_000) * 4)[: 2 * WINDOW]
