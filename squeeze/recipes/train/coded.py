@@ -3,7 +3,7 @@
 A scale is s exp(g t) for the stored s and a trained t. A code is c + h d, rounded, for the stored c and a trained d; it
 moves to a neighbour at most. The gradient of d ignores the rounding (straight-through, Bengio et al. 2013, arXiv
 1308.3432), and is 0 if d would lead further. What is trained is what is stored: in every product, scales are rounded to
-their dtype and codes to whole numbers.
+their dtype or to 8-bit floats (e4m3), and codes to whole numbers.
 """
 
 from dataclasses import replace
@@ -15,11 +15,13 @@ from torch.nn import functional
 
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.checkpoint.sparse import SparseTensor
+from squeeze.quant.scales import round_scale
 
 __all__ = ["CodedLinear", "CodedWeight"]
 
 CodedWeight = QuantizedTensor | SparseTensor
 _SCALE_GAIN = 3.0  # of a step of Adam, compared with that of a norm
+_NARROW_GAIN = 0.75  # of scales of 8 bits: noise alone moves few of them to a neighbour, 6 % away
 _CODE_GAIN = 10.0
 _EDGE = 0.3  # of a step: the furthest from its code that a weight begins, so that noise alone moves no code
 _FURTHEST = 1.5  # steps; beyond it a code would move to the neighbour's neighbour
@@ -61,6 +63,7 @@ class CodedLinear(nn.Module):
         for name, value in values.items():
             self.register_buffer(name, value, persistent=False)
         self.factor = 1.0 if grid.global_scale is None else float(grid.global_scale)
+        self.gain = _SCALE_GAIN if grid.scale_bits is None else _NARROW_GAIN
         self.scale = nn.Parameter(torch.zeros_like(self.scales))
         self.bias = None if bias is None else nn.Parameter(bias.detach().float().clone())
         self.code = None
@@ -78,8 +81,10 @@ class CodedLinear(nn.Module):
 
     def current_scales(self) -> torch.Tensor:
         """Return the scales [O, G] as they would be stored, as float32."""
-        kind = _grid(self.stored).scales.dtype
-        return (self.scales * torch.exp(_SCALE_GAIN * self.scale.detach())).to(kind).float()
+        grid, scales = _grid(self.stored), self.scales * torch.exp(self.gain * self.scale.detach())
+        if grid.scale_bits is not None:
+            return round_scale("float8", scales, torch.ones_like(scales[:1, :1]))
+        return scales.to(grid.scales.dtype).float()
 
     def current_codes(self) -> torch.Tensor:
         """Return the codes uint8 [O, I] as they would be stored."""
@@ -125,7 +130,7 @@ class _Weight(torch.autograd.Function):
     def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
         layer, (steps, scales) = ctx.layer, ctx.saved_tensors
         slopes = _grouped(slope.float(), layer.group_size)
-        of_scale = (slopes * steps).sum(-1) * scales * _SCALE_GAIN
+        of_scale = (slopes * steps).sum(-1) * scales * layer.gain
         if layer.code is None:
             return of_scale, None, None
         of_code = _flat(slopes * (scales * _CODE_GAIN)[..., None], slope.shape[1])

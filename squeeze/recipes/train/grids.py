@@ -196,11 +196,15 @@ def _sparse(
 def _unscaled(weight: QuantizedTensor) -> str | None:
     """Return why the scales of a weight cannot be trained, or None."""
     faults = {
-        "its scales are powers of two or 8-bit floats": weight.scale_bits is not None,
+        "its scales are powers of two": weight.scale_bits is not None and _powers(weight.scales),
         "its scales are quantised, too": weight.nested is not None,
         "it is a sum of planes": weight.scales.shape[0] != 1,
     }
     return next((fault for fault, present in faults.items() if present), None)
+
+
+def _powers(scales: torch.Tensor) -> bool:
+    return bool((torch.frexp(scales.float()).mantissa == 0.5).all())
 
 
 def _unmoved(module: str, stored: Stored, checkpoint: Checkpoint) -> str | None:
