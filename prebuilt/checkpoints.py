@@ -80,6 +80,8 @@ def _tensors() -> dict[str, tuple[str, tuple[int, ...], bytes]]:
             "whole": _whole(values),
             "zero points": _offsets(values),
             "levels": _nearest(values, np.concatenate((-TABLES[FP4, 1, :8], TABLES[FP4, 0, :8]))),
+            "whole, no -0": _whole(values) + 0.0,
+            "one scale": np.round(values * 500) / 512,
             "palette": values[:40][np.arange(count) * 7919 % 40],
         }
         for name, row in made.items():

@@ -1,10 +1,10 @@
-"""The distinct words among the values of a tile, by a small table of hashes."""
+"""The distinct words among the values of a tile, by a small table of hashes, or by a table of all words of 16 bits."""
 
 import numpy as np
 
 from squeeze.numerics.jit import inline, kernel
 
-__all__ = ["SLOTS", "add", "clear", "distinct"]
+__all__ = ["SLOTS", "add", "clear", "distinct", "mark"]
 
 SLOTS = 2048  # of a table, which has zeros for nothing
 
@@ -43,6 +43,19 @@ def clear(slots, words, count):
         while slots[slot]:
             slots[slot] = 0
             slot = (slot + 1) & (SLOTS - 1)
+
+
+@inline
+def mark(values, begin, end, count, most, words, tile, marks):
+    """Add words of 16 bits to those of a tile; return their number, or -1 if there are more than `most`."""
+    for k in range(begin, end):
+        word = np.uint64(np.uint16(values[k]))
+        if marks[word] != tile:
+            if count == most:
+                return -1
+            marks[word], words[count] = tile, np.uint32(word)
+            count += 1
+    return count
 
 
 @kernel

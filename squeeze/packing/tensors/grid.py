@@ -16,7 +16,7 @@ from squeeze.packing.tensors.float_payload import DTYPES, WORDS, Array
 from squeeze.packing.tensors.float_writer import Behind, Writer, copy
 from squeeze.packing.tensors.grid_codes import rebuild, widen
 from squeeze.packing.tensors.grid_levels import AFFINE, E4M3, E5M2, FORMS, INT, KINDS, PALETTE, levels_of
-from squeeze.packing.tensors.grid_plan import Codes, Grid, Tiles
+from squeeze.packing.tensors.grid_plan import IN_MEMORY, Codes, Grid, Tiles
 from squeeze.packing.tensors.tables import damaged
 from squeeze.system.arena import thread_buffer
 
@@ -26,7 +26,6 @@ FORMAT = 1
 _HEAD = struct.Struct("<BBBBIQQQQQQQ")  # see docs/format.md
 _BLOCK = 1 << 16  # values that are decoded at a time
 _TYPES = ("BF16", "F16", "F32")  # of scales and offsets, from the narrowest on
-_IN_MEMORY = 1 << 26  # values whose codes are computed once
 Coder = Callable[[Content, str, Writer, int, int], int]  # `write` of the coder of codes and scales
 Reader = Callable[[Content, str, int], Content]  # the content of one of its payloads
 
@@ -82,7 +81,7 @@ def _shortest(content: Content, dtype: str, grid: Grid, threads: int) -> tuple[G
             key=lambda pair: floats.estimate(pair[1], "U8") + 4 * pair[0].firsts.size * (pair[0].firsts.size > 1)
         )
     grid, codes = found[0]
-    return grid, codes.in_memory(threads) if codes.size <= _IN_MEMORY else codes
+    return grid, codes.in_memory(threads) if codes.size <= IN_MEMORY else codes
 
 
 def _type_of_codes(kind: int) -> str:

@@ -18,7 +18,7 @@ from squeeze.packing.tensors.grid_levels import (
     value_of,
 )
 
-__all__ = ["code_of", "codes_of_bands", "inverse_of", "place_of", "rebuild", "widen"]
+__all__ = ["code_of", "codes_of_bands", "from_firsts", "inverse_of", "place_of", "rebuild", "widen"]
 
 _BF16 = 0  # see FORMS
 
@@ -99,7 +99,7 @@ def codes_of_bands(values, begin, form, kind, columns, rows, width, scales, offs
     """Fill `out`, uint8, with the codes of some values.
 
     Args:
-        values: their words, uint32.
+        values: their words.
         begin: the place of the first one in the tensor.
         form, kind, columns, rows, width, scales, offsets: as in `fit_bands`, for the whole tensor.
         firsts: int16, the number that has code 0 (INT), one for each tile or one for all.
@@ -124,6 +124,23 @@ def codes_of_bands(values, begin, form, kind, columns, rows, width, scales, offs
         else:
             for k in range(place, stop):
                 out[k] = np.uint8(code_of(values[k], form, kind, inverse, offset))
+        place = stop
+
+
+@kernel
+def from_firsts(codes, begin, columns, rows, width, firsts, out):
+    """Fill `out` with codes, modulo 256, as differences from the first number of each tile.
+
+    Args are as in `codes_of_bands`, but codes: whole numbers modulo 256, uint8.
+    """
+    across = (columns + width - 1) // width
+    place, end = np.int64(0), codes.size
+    while place < end:
+        row, column = (begin + place) // columns, (begin + place) % columns
+        first = np.uint8(firsts[row // rows * across + column // width])
+        stop = min(place + min((column // width + 1) * width, columns) - column, end)
+        for k in range(place, stop):
+            out[k] = np.uint8(codes[k] - first)
         place = stop
 
 

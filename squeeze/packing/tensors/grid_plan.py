@@ -16,12 +16,12 @@ import numpy as np
 from squeeze.packing.tensors.content import PART, Content, InMemory, bytes_of, in_parts
 from squeeze.packing.tensors.distinct import distinct
 from squeeze.packing.tensors.float_payload import DTYPES, WORDS, Array
-from squeeze.packing.tensors.grid_codes import codes_of_bands
+from squeeze.packing.tensors.grid_codes import codes_of_bands, from_firsts
 from squeeze.packing.tensors.grid_fit import MOST_DISTINCT, Space, fit_bands, fit_kinds
 from squeeze.packing.tensors.grid_levels import AFFINE, E4M3, E5M2, FORMS, FP4, INT, NF4, PALETTE, SIGNED
-from squeeze.system.arena import thread_buffer
+from squeeze.system.arena import allocate, thread_buffer
 
-__all__ = ["LEAST", "Codes", "Grid", "Tiles", "find"]
+__all__ = ["IN_MEMORY", "LEAST", "Codes", "Grid", "Tiles", "find"]
 
 LEAST = 512  # values: smaller tensors are not looked at, which would take longer than coding them
 _KINDS = (FP4, NF4, INT, SIGNED, AFFINE, E4M3, E5M2)  # in the order in which they are tried
@@ -30,6 +30,7 @@ _PIECES, _PIECE = 12, 32  # the first look at a tensor: so many pieces of so man
 _BLOCKS, _GROUPS = (128, 64), (256, 128, 64, 32, 16)
 _MOST_BAND = 1 << 26  # bytes of a row of tiles, unless the tensor is in memory
 _PALETTE = 256  # distinct values
+IN_MEMORY = 1 << 26  # values whose codes are computed once
 _FIRST = 1 << 12  # values among which distinct ones are counted first
 _own = threading.local()
 
@@ -67,6 +68,7 @@ class Grid:
         firsts: the whole number with code 0 (INT), int16 [1] or [tiles].
         words: the values of a PALETTE, ascending.
         lows: the least whole number of each tile, int16 [tiles], if `firsts` may be these.
+        codes: the code of each value, uint8, if they are kept; of a whole number, it modulo 256.
     """
 
     kind: int
@@ -77,6 +79,7 @@ class Grid:
     firsts: Array
     words: Array | None = None
     lows: Array | None = None
+    codes: Array | None = None
 
     def with_lows(self) -> "Grid":
         """Return the grid with codes that count from the least whole number of each tile."""
@@ -101,15 +104,29 @@ class Codes:
     def fill(self, begin: int, out: Array) -> None:
         for start in range(0, out.size, PART):
             part = out[start : start + PART]
+            if self._grid.codes is not None:
+                self._from_first(begin + start, part)
+                continue
             first = (begin + start) * self._width
             values = bytes_of(self._content, first, first + part.size * self._width).view(self._kind)
             if self._grid.words is None:
-                codes_of_bands(_widened(values), begin + start, *self._grid.arguments, part)
+                codes_of_bands(values, begin + start, *self._grid.arguments, part)
             else:
                 part[:] = np.searchsorted(self._grid.words, values)
 
+    def _from_first(self, begin: int, out: Array) -> None:
+        """Fill `out` with codes that are kept, as differences from the first whole number."""
+        assert self._grid.codes is not None
+        kept, firsts, tiles = self._grid.codes[begin : begin + out.size], self._grid.firsts, self._grid.tiles
+        if firsts.size == 1:
+            np.subtract(kept, firsts.astype(np.uint8), out=out)
+        else:
+            from_firsts(kept, begin, tiles.columns, tiles.rows, tiles.width, firsts, out)
+
     def in_memory(self, threads: int) -> InMemory:
         """Return all codes."""
+        if self._grid.codes is not None and self._grid.firsts.size == 1 and not self._grid.firsts[0]:
+            return InMemory(self._grid.codes)
         out = np.empty(self.size, np.uint8)
         for _ in in_parts(lambda begin, end: self.fill(begin, out[begin:end]), self.size, PART, threads):
             pass
@@ -127,8 +144,11 @@ def find(content: Content, dtype: str, shape: tuple[int, ...], threads: int = 1)
     if kinds := search.possible(search.likely(columns)):
         if found := search.whole(kinds):
             return found
+        widest = search.widest(kinds, columns)
         for tiles in _tilings(count, columns, shape):
             for kind in kinds:
+                if tiles.width > 1 and min(tiles.width, _GROUPS[0]) > widest[kind]:
+                    continue
                 if found := search.tiled(tiles, kind):
                     return found
     return search.palette()
@@ -167,10 +187,10 @@ class _Search:
         return WORDS[DTYPES[self.dtype][0]]
 
     def words(self, first: int, last: int) -> Array:
-        """Return some values as uint32, until this thread's next call."""
+        """Return some values, until this thread's next call."""
         width = DTYPES[self.dtype][0] // 8
         values: Array = bytes_of(self.content, first * width, last * width).view(self.kind_of_words)
-        return _widened(values)
+        return values
 
     def likely(self, columns: int) -> list[int]:
         """Return the kinds of levels that a few pieces of rows, or of columns, are on."""
@@ -189,16 +209,32 @@ class _Search:
         half = size if size % 2 else size // 2
         widths = np.where(_TRIED == AFFINE, size, half)  # an offset is that of a whole group
         fits, tiles = np.empty(len(_KINDS), np.uint8), pieces.size // half
-        found = *np.empty((2, tiles), np.float32), *np.empty((2, tiles), np.int16)
+        found = *np.empty((2, tiles), np.float32), *np.empty((2, tiles), np.int16), np.empty(pieces.size, np.uint8)
         fit_kinds(pieces, self.form, _TRIED, widths, fits, *found, *_space().arrays)
         return [kind for kind, is_fit in zip(_KINDS, fits, strict=True) if is_fit]
 
+    def widest(self, kinds: list[int], columns: int) -> dict[int, int]:
+        """Return the width of the widest group that the first values of a row fit as, 0 for none, by kind of levels."""
+        found = dict.fromkeys(kinds, 0)
+        for width in (min(group, columns) for group in _GROUPS):
+            rest = [kind for kind in kinds if not found[kind]]
+            if not rest:
+                break
+            fits, tried = np.empty(len(rest), np.uint8), np.array(rest)
+            room = *np.empty((2, 1), np.float32), *np.empty((2, 1), np.int16), np.empty(width, np.uint8)
+            widths = np.full(len(rest), width)
+            fit_kinds(self.words(0, width), self.form, tried, widths, fits, *room, *_space().arrays)
+            known = _GROUPS[0] if width == columns else width
+            found |= {kind: known for kind, is_fit in zip(rest, fits, strict=True) if is_fit}
+        return found
+
     def _pieces(self, begins: Array, size: int, step: int) -> Array:
-        """Return pieces of `size` values that are `step` apart, uint32, end to end. begins: their first values."""
+        """Return pieces of `size` values that are `step` apart, end to end. begins: their first values."""
         places = begins[:, None] + step * np.arange(size)
         if isinstance(self.content, InMemory):
-            return self.content.data.view(self.kind_of_words)[places.reshape(-1)].astype(np.uint32)
-        pieces = np.empty(places.shape, np.uint32)
+            found: Array = self.content.data.view(self.kind_of_words)[places.reshape(-1)]
+            return found
+        pieces: Array = np.empty(places.shape, self.kind_of_words)
         for row, piece in zip(places.tolist(), pieces, strict=True):
             if step == 1:
                 piece[:] = self.words(row[0], row[-1] + 1)
@@ -213,7 +249,8 @@ class _Search:
             return kinds
         minus_zero = 1 << (DTYPES[self.dtype][0] - 1)
         for begin, end in pairwise([*range(0, self.count, PART), self.count]):
-            if (self.words(begin, end) == minus_zero).any():
+            words = self.words(begin, end)
+            if np.equal(words, minus_zero, out=thread_buffer("minus zeros", words.size).view(bool)).any():
                 return [kind for kind in kinds if kind not in (INT, AFFINE)]
         return kinds
 
@@ -261,7 +298,7 @@ class _Search:
             matrix: Array = self.content.data.view(self.kind_of_words)[: rows * tiles.columns].reshape(
                 rows, tiles.columns
             )
-            values, one = _widened(matrix[:, :width].reshape(-1)), Tiles(0, width, rows, width)
+            values, one = np.ascontiguousarray(matrix[:, :width]).reshape(-1), Tiles(0, width, rows, width)
         return _fitted(values, self.form, kind, one._replace(values=values.size)) is not None
 
     def tiled(self, tiles: Tiles, kind: int) -> Grid | None:
@@ -273,22 +310,28 @@ class _Search:
         step = max(PART // (band * width), 1) * band
 
         def work(first: int, last: int) -> tuple[Array, ...] | None:
-            return _fitted(self.words(first, last), self.form, kind, tiles._replace(values=last - first))
+            here = codes[first:last] if codes.size else None
+            return _fitted(self.words(first, last), self.form, kind, tiles._replace(values=last - first), here)
 
         if not self._fits_first(tiles, kind):
             return None
+        codes = allocate(self.count if self.count <= IN_MEMORY else 0)
         for found in in_parts(work, self.count, step, self.threads):
             if found is None:
                 return None
             parts.append(found)
-        return _grid(kind, self.form, tiles, *(np.concatenate(column) for column in zip(*parts, strict=True)))
+        grid = _grid(kind, self.form, tiles, *(np.concatenate(column) for column in zip(*parts, strict=True)))
+        return replace(grid, codes=codes) if grid and codes.size else grid
 
 
-def _fitted(words: Array, form: int, kind: int, tiles: Tiles) -> tuple[Array, ...] | None:
-    """Return scales, offsets, least and greatest codes of the tiles of some words, or None if any does not fit."""
-    number = tiles.number
+def _fitted(words: Array, form: int, kind: int, tiles: Tiles, codes: Array | None = None) -> tuple[Array, ...] | None:
+    """Return scales, offsets, least and greatest codes of the tiles of some words, or None if any does not fit.
+
+    codes: filled with the code of each word, or None.
+    """
+    number, codes = tiles.number, thread_buffer("codes of a grid", words.size) if codes is None else codes
     found = np.empty(number, np.float32), np.empty(number, np.float32), *np.empty((2, number), np.int16)
-    fits = fit_bands(words, form, kind, tiles.columns, tiles.rows, tiles.width, *found, *_space().arrays)
+    fits = fit_bands(words, form, kind, tiles.columns, tiles.rows, tiles.width, *found, codes, *_space().arrays)
     return found if fits else None
 
 
@@ -301,13 +344,6 @@ def _grid(kind: int, form: int, tiles: Tiles, scales: Array, offsets: Array, low
     differ = kind == INT and lows.size > 1 and (lows != lows[0]).any()
     offsets = offsets if kind == AFFINE else np.zeros(1, np.float32)
     return Grid(kind, form, tiles, scales, offsets, least, None, lows if differ else None)
-
-
-def _widened(values: Array) -> Array:
-    """Return values as uint32, in memory of this thread."""
-    words: Array = thread_buffer("words of a grid", 4 * values.size).view(np.uint32)
-    words[:] = values
-    return words
 
 
 def _space() -> Space:

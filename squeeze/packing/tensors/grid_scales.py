@@ -22,9 +22,9 @@ def trial(low, high, bits, number):
         number: Which of them, below TRIALS.
     """
     least, most = np.float64(low).view(np.int64), np.float64(high).view(np.int64)
-    unit = np.int64(1) << (53 - bits)
-    first = (least + unit - 1) & -unit
-    steps = (most - first) // unit if first <= most else -1
+    shift = np.int64(53 - bits)
+    first = (least + (np.int64(1) << shift) - 1) >> shift
+    steps = (most >> shift) - first
     if number == _FIRST:
-        return np.int64(first + (steps >> 1) * unit).view(np.float64) if steps > 6 else -1.0
-    return np.int64(first + number * unit).view(np.float64) if number <= steps else -1.0
+        number = steps >> 1 if steps > 6 else steps + 1
+    return np.int64((first + number) << shift).view(np.float64) if number <= steps else -1.0
