@@ -12,6 +12,7 @@ from squeeze.commands.reporting import checkpoint_bar
 from squeeze.commands.sections import command
 from squeeze.errors import printable
 from squeeze.system import machine
+from squeeze.system.limits import Limits
 
 if TYPE_CHECKING:
     from squeeze.packing.store import Store
@@ -92,11 +93,14 @@ def list_models(folder: Path, as_json: bool) -> None:
 @click.argument("target", metavar="OUT", type=options.PATH)
 @options.force("an existing OUT")
 @click.option("--without-weights", is_flag=True, help="Only the other files, such as config.json and the tokenizer")
+@options.limits
 @options.threads
-def get(folder: Path, name: str, target: Path, force: bool, without_weights: bool, threads: int) -> None:
+def get(
+    folder: Path, name: str, target: Path, force: bool, without_weights: bool, limits: Limits, threads: int
+) -> None:
     """Restore a model, byte for byte."""
     threads = threads or machine.available_cores()
-    _store(folder).get(name, target, overwrite=force, threads=threads, weights=not without_weights)
+    _store(folder, limits).get(name, target, overwrite=force, threads=threads, weights=not without_weights)
 
 
 @command()
@@ -128,7 +132,7 @@ for one in (add, list_models, get, remove, gc, verify):
     store.add_command(one)
 
 
-def _store(folder: Path) -> "Store":
+def _store(folder: Path, limits: Limits | None = None) -> "Store":
     from squeeze.packing.store import Store
 
-    return Store(folder)
+    return Store(folder, limits)

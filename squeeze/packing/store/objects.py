@@ -24,6 +24,7 @@ from squeeze.packing import codings
 from squeeze.packing.coding import Subject
 from squeeze.packing.codings import CODINGS
 from squeeze.packing.record import Record
+from squeeze.packing.store.own import check_own, opened, subfolders
 from squeeze.system.documents import check, parse
 from squeeze.system.limits import Limits
 from squeeze.system.moving import sync
@@ -68,8 +69,8 @@ class Objects:
 
     def keys(self) -> Iterator[str]:
         """Yield the keys of all files that are named like objects."""
-        for folder in sorted(self.path.iterdir()):
-            for file in sorted(folder.iterdir()) if folder.is_dir() else ():
+        for folder in subfolders(self.path):
+            for file in sorted(folder.iterdir()):
                 if _KEY.fullmatch(folder.name + file.name):
                     yield folder.name + file.name
 
@@ -112,6 +113,7 @@ class Objects:
         text = json.dumps(described, separators=(",", ":")).encode()
         text = text.ljust(-(-len(text) // 8) * 8)
         target = self.place(key)
+        check_own(self.path, target.parent.name)
         target.parent.mkdir(exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=self._temporary)
         with os.fdopen(descriptor, "wb") as file:
@@ -128,7 +130,7 @@ class Objects:
     def header(self, key: str) -> Header:
         """Return the description of an object. Raises DamagedError if it is missing or damaged."""
         try:
-            with self.place(key).open("rb") as file:
+            with opened(self.place(key)) as file:
                 magic, length = _START.unpack(file.read(_START.size).ljust(_START.size))
                 if magic != _MAGIC or length > _MOST_HEADER:
                     raise DamagedError("its header is damaged")
@@ -171,7 +173,8 @@ class Objects:
 
     def payload(self, key: str, header: Header) -> Bytes:
         """Return the coded bytes of an object."""
-        return np.fromfile(self.place(key), np.uint8, offset=header.length)
+        with opened(self.place(key)) as file:
+            return np.fromfile(file, np.uint8, offset=header.length)
 
     def verify(self, key: str, threads: int = 1) -> None:
         """Raise DamagedError if an object does not decode to the bytes that it is named after."""

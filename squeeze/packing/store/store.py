@@ -21,12 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from squeeze.checkpoint.safetensors import Bytes
-from squeeze.errors import DamagedError, FormatError, SqueezeError, escaped, printable
+from squeeze.errors import DamagedError, FormatError, OptionError, SqueezeError, escaped, printable
 from squeeze.packing import folder
 from squeeze.packing.pack import Totals, check_level
 from squeeze.packing.store.adding import Adding, Form, by_form, source_in
 from squeeze.packing.store.models import Entry, File, Model, checked_name
 from squeeze.packing.store.objects import Objects
+from squeeze.packing.store.own import check_own
 from squeeze.system import documents
 from squeeze.system.limits import Limits
 from squeeze.system.moving import in_the_way, sync
@@ -37,6 +38,7 @@ __all__ = ["Listed", "Store", "is_store"]
 
 _FORMAT = {"format": 1}
 _DESCRIPTION = "store.json"
+_OWN = (_DESCRIPTION, "models", "temporary", "objects", "lock")
 _PIECE = 1 << 26  # bytes of a copied file in one object
 _NAMED = 3
 
@@ -111,14 +113,19 @@ class Store:
         return Totals(model.size, job.written + len(text), contents.left_out, tuple(contents.notes))
 
     def names(self) -> list[str]:
-        """Return the names of all models."""
+        """Return the names of all models. Raises FormatError for a file whose name no model can have."""
         self._check()
-        return sorted(path.name for path in self._models.iterdir())
+        found = sorted(path.name for path in self._models.iterdir() if not path.name.startswith("."))
+        try:
+            return [checked_name(name) for name in found]
+        except OptionError as error:
+            raise FormatError(f"{escaped(str(self._models))}: {error}") from None
 
     def model(self, name: str) -> Model:
         """Return the files of a model. Raises SqueezeError if the store does not have it."""
         path = self._models / checked_name(name)
         self._check()
+        check_own(self._models, path.name)
         if not path.is_file():
             known = ", ".join(self.names()[:_NAMED]) or "no model"
             raise SqueezeError(f"{escaped(str(self.path))} has no model {printable(repr(name))}: it has {known}")
@@ -152,13 +159,15 @@ class Store:
             weights: whether files with tensors are restored. Without them a folder has config.json and the tokenizer,
                 which a server needs that reads the weights from the store.
 
-        Raises DamagedError if an object is damaged, and SqueezeError if nothing would be left without weights.
+        Raises DamagedError if an object is damaged, LimitError if the limits do not allow the output, and SqueezeError
+        if nothing would be left without weights.
         """
         target = Path(target)
         model = self.model(name)
         files = {label: file for label, file in model.files.items() if weights or not file.tensors}
         if not files:
             raise SqueezeError(f"model {printable(repr(name))} has only weights: restore it with them")
+        self._limits.need_output(sum(file.size for file in files.values()))
         if not target.parent.is_dir():
             raise SqueezeError(f"the folder {target.parent} does not exist")
         if os.path.lexists(target) and not overwrite:
@@ -213,7 +222,8 @@ class Store:
                 path.unlink()
                 count += 1
             for path in self._temporary.iterdir():
-                path.unlink()
+                if not path.is_dir():
+                    path.unlink()
         return count, freed
 
     def verify(self, threads: int = 1) -> int:
@@ -241,6 +251,7 @@ class Store:
 
     def _create(self) -> None:
         """Create the folders of the store. The file that makes it one is written last."""
+        check_own(self.path, *_OWN)
         if self.path.is_dir() and any(self.path.iterdir()) and not (self.path / "models").is_dir():
             raise SqueezeError(f"{escaped(str(self.path))} is not a store and not empty: choose another folder")
         for place in (self.path, self._models, self._temporary, self.objects.path):
@@ -249,7 +260,8 @@ class Store:
             self._put(self.path / _DESCRIPTION, json.dumps(_FORMAT).encode())
 
     def _check(self) -> None:
-        """Raise FormatError if the folder is not a store."""
+        """Raise FormatError if the folder is not a store, or links lead out of it."""
+        check_own(self.path, *_OWN)
         try:
             described = documents.read_object(self.path / _DESCRIPTION)
         except (OSError, FormatError):
@@ -320,9 +332,12 @@ class Store:
     def _restore(self, name: str, label: str, file: File, path: Path, threads: int) -> None:
         """Write a file of a model and compare its hash."""
         try:
-            digest = hashlib.sha256()
+            digest, size = hashlib.sha256(), 0
             with path.open("xb") as writing:
                 for piece in self._pieces(file, threads):
+                    size += piece.size
+                    if size > file.size:
+                        raise DamagedError(f"{printable(label)} is larger than its {file.size:,} bytes")
                     digest.update(piece.data)
                     writing.write(piece.data)
         except DamagedError as error:
