@@ -18,6 +18,7 @@ from squeeze.checkpoint.checkpoint import Checkpoint, View
 from squeeze.checkpoint.renaming import model_modules, transposed
 from squeeze.errors import FormatError, SqueezeError, printable
 from squeeze.system.documents import read_object
+from squeeze.system.storage import component
 
 __all__ = ["ADAPTER", "CONFIG", "LEAVES", "PREFIX", "LoraFolder"]
 
@@ -73,9 +74,11 @@ class LoraFolder:
 
     @property
     def base_name(self) -> str:
-        """The last part of the base's path or hub id."""
-        name = Path(str(self.config.get("base_model_name_or_path") or "")).name
-        return "" if name == ".." else name
+        """The last part of the base's path or hub id; empty if it cannot be the name of a folder."""
+        try:
+            return component(Path(str(self.config.get("base_model_name_or_path") or "")).name)
+        except FormatError:
+            return ""
 
     def merged(self, checkpoint: Checkpoint, model: nn.Module) -> Checkpoint:
         """Return a base with the products added to its weights when they are loaded.

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.trust import samples
+from tests.trust import kept, samples
 
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, samples.Sample]:
-    return samples.make(tmp_path_factory.mktemp("samples"))
+    return kept.make(tmp_path_factory.mktemp("samples"))

@@ -14,7 +14,7 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 
 from squeeze.errors import SqueezeError
 from tests.makers.command import call
-from tests.trust import samples, watch
+from tests.trust import kept, samples, watch
 
 TEXT = b"a text of some words, again and again. " * 20
 
@@ -96,10 +96,10 @@ FEW = 6  # cases of a format that `make test` runs
 
 
 def test_all_formats_are_named(made):
-    assert sorted(made) == sorted(samples.NAMES)
+    assert sorted(made) == sorted(kept.NAMES)
 
 
-@pytest.mark.parametrize("name", samples.NAMES)
+@pytest.mark.parametrize("name", kept.NAMES)
 def test_nothing_elsewhere_is_touched(name, made, box):
     """Every string once, with another text and command each time; of many strings some."""
     sample = made[name]
@@ -147,7 +147,7 @@ def test_retention_goes_by_two_names_of_one_kind(start, made, box):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", samples.NAMES)
+@pytest.mark.parametrize("name", kept.NAMES)
 def test_all_commands_on_all_strings(name, made, box):
     sample = made[name]
     pairs = product(sample.cases(), sample.commands)

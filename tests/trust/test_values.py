@@ -17,12 +17,12 @@ import pytest
 pytest.importorskip("transformers", reason="transformers is not installed")
 
 from tests.makers.command import call
-from tests.trust import samples
+from tests.trust import kept, samples
 from tests.trust.places import scalars
 
 BAD: tuple[Any, ...] = (-1, 0, 1 << 70, 1e300, 0.5, True, None, "none", "", [], [[]], {}, {"a": 1})
 OF_OTHERS = ("config.json", "config.json, guarded", "tokenizer_config.json", "generation_config.json")
-NAMES = [name for name in samples.NAMES if name not in (*OF_OTHERS, "adapter_config.json")]  # that squeeze checks
+NAMES = [name for name in kept.NAMES if name not in (*OF_OTHERS, "adapter_config.json")]  # that squeeze checks
 FEW, MANY = 8, 400  # cases of a format that `make test` runs, and `make test-slow`
 
 
