@@ -5,10 +5,13 @@ import numpy as np
 from squeeze.numerics.jit import inline, kernel
 from squeeze.packing.tensors.fixed_groups import (
     GROUP,
+    MOVES_BYTES,
     count,
     gather,
     join,
     join_prefixes,
+    join_prefixes_run,
+    join_run,
     scatter,
     split,
     split_prefixes,
@@ -154,7 +157,11 @@ def decode_blocks(
             end -= 8 * _groups(size_of_level)
             at = level * KNOWN
             one, two, three = np.int64(known[at]), np.int64(known[at + 1]), np.int64(known[at + 2])
-            for group in range(_groups(size_of_level)):
+            done = 0
+            if MOVES_BYTES:
+                done = size_of_level // GROUP
+                used = join_prefixes_run(other, 0, done, one, two, three, coded, end, 8, one_level)
+            for group in range(done, _groups(size_of_level)):
                 place = end + 8 * group
                 mask = np.int64(longs[place >> 2] & longs[(place >> 2) + 1]) & _valid(size_of_level, group)
                 if mask:
@@ -165,8 +172,11 @@ def decode_blocks(
                 return block
             one_level, other, left = other, one_level, size_of_level
         one, two, three = np.int64(known[0]), np.int64(known[1]), np.int64(known[2])
-        used = 0
-        for group in range(_groups(size)):
+        used, done = 0, 0
+        if MOVES_BYTES:
+            done = size // GROUP
+            used = join_run(out, begin, done, one, two, three, coded, start, record, one_level)
+        for group in range(done, _groups(size)):
             place, target = start + record * group, begin + group * GROUP
             mask = np.int64(longs[place >> 2] & longs[(place >> 2) + 1]) & _valid(size, group)
             if mask:

@@ -16,12 +16,12 @@ import numpy as np
 from squeeze.numerics import machine_code
 from squeeze.numerics.codegen import from_dtype, intrinsic, ir, types
 from squeeze.numerics.jit import inline
-from squeeze.numerics.machine_code import INT8, INT32, INT64
+from squeeze.numerics.machine_code import INT8, INT32, INT64, looped
 from squeeze.numerics.words import moves
 
 GROUP = 32
 _BYTES, _MASK = ir.VectorType(INT8, GROUP), ir.VectorType(ir.IntType(1), GROUP)
-_MOVES_BYTES = all(map(machine_code.has, ("avx512f", "avx512bw", "avx512vl", "avx512vbmi2")))
+MOVES_BYTES = all(map(machine_code.has, ("avx512f", "avx512bw", "avx512vl", "avx512vbmi2")))
 _NEON = machine_code.has("neon")
 _NUMBER = types.int64
 
@@ -149,7 +149,9 @@ def _joiner(group: Callable[[Any, Any], _Group]) -> Any:
     def join(typingctx, out, begin, one, two, three, coded, place, prefixes):
         def codegen(context, builder, signature, arguments):
             pointers = _pointers(context, builder, signature, arguments, {0: 1, 5: 6, 7: None})
-            _join(group(builder, out), *pointers, arguments[2:5])
+            target, coded_at, others = pointers
+            kind = group(builder, out)
+            _join(kind, target, coded_at, lambda _: kind.load(others, _BYTES), arguments[2:5])
             return context.get_dummy_value()
 
         return types.void(out, *[_NUMBER] * 4, coded, _NUMBER, prefixes), codegen
@@ -162,7 +164,43 @@ def _joiner(group: Callable[[Any, Any], _Group]) -> Any:
 join, join_prefixes = _joiner(_of_floats), _joiner(_of_prefixes)
 
 
-def _join(group: _Group, out: Any, coded: Any, prefixes: Any, known: Any) -> None:
+def _run_joiner(group: Callable[[Any, Any], _Group]) -> Any:
+    @intrinsic
+    def join_run(typingctx, out, begin, groups, one, two, three, coded, place, record, others):
+        def codegen(context, builder, signature, arguments):
+            target, coded_at, source = _pointers(context, builder, signature, arguments, {0: 1, 6: 7, 9: None})
+            kind = group(builder, out)
+
+            def step(index: Any, carried: list[Any]) -> list[Any]:
+                used = carried[0]
+
+                def expanded(bits: Any) -> Any:
+                    nonlocal used
+                    found = _moved(kind, "expand", builder.gep(source, [used]), bits)
+                    used = builder.add(used, builder.zext(builder.call(counted, [bits]), INT64))
+                    return found
+
+                here = builder.gep(coded_at, [builder.mul(index, arguments[8])])
+                _join(kind, builder.gep(target, [builder.mul(index, INT64(GROUP))]), here, expanded, arguments[3:6])
+                return [used]
+
+            counted = builder.module.declare_intrinsic("llvm.ctpop.i32", (), ir.FunctionType(INT32, [INT32]))
+            return looped(builder, arguments[2], [INT64(0)], step)[0]
+
+        return _NUMBER(out, *[_NUMBER] * 5, coded, _NUMBER, _NUMBER, others), codegen
+
+    return join_run
+
+
+# The same for `groups` whole groups, whose records are `record` bytes apart. The prefixes of values with code 3 are in
+# `others` (uint8), one after the other. Returns the number of these. Only if MOVES_BYTES.
+join_run, join_prefixes_run = _run_joiner(_of_floats), _run_joiner(_of_prefixes)
+
+
+def _join(group: _Group, out: Any, coded: Any, others: Callable[[Any], Any], known: Any) -> None:
+    """Emit the values of a record. others: returns a vector with the prefixes of values with code 3, given their mask,
+    an int32.
+    """
     builder, place = group.builder, 0
 
     def read(kind: Any, size: int) -> Any:
@@ -171,14 +209,15 @@ def _join(group: _Group, out: Any, coded: Any, prefixes: Any, known: Any) -> Non
         place += size
         return found
 
-    low, high = (group.mask(read(INT32, 4)) for _ in range(2))
+    bits = [read(INT32, 4) for _ in range(2)]
+    low, high = map(group.mask, bits)
     one, two, three = map(group.spread, known)
-    odd = builder.select(high, group.load(prefixes, _BYTES), two)
+    odd = builder.select(high, others(builder.and_(*bits)), two)
     head = group.shifted(builder.select(low, odd, builder.select(high, three, one)), 8 - group.prefix_bits, up=True)
     for bit in group.loose:
         is_set = group.mask(read(INT32, 4))
-        bits = builder.select(is_set, group.constant(_BYTES, bit), ir.Constant(_BYTES, None))
-        head = builder.or_(head, bits)
+        one_bit = builder.select(is_set, group.constant(_BYTES, bit), ir.Constant(_BYTES, None))
+        head = builder.or_(head, one_bit)
     value = group.shifted(group.wide(head), group.bits - 8, up=True)
     for drop in group.planes:
         value = builder.or_(value, group.shifted(group.wide(read(_BYTES, GROUP)), drop, up=True))
@@ -203,12 +242,14 @@ def _mover(way: str) -> Any:
 
 
 def _move_all(group: _Group, way: str, source: Any, mask: Any, target: Any) -> None:
-    """Move all bytes with the instruction of AVX-512 with VBMI2."""
+    group.store(_moved(group, way, source, group.builder.trunc(mask, INT32)), target)
+
+
+def _moved(group: _Group, way: str, source: Any, mask: Any) -> Any:
+    """Move all bytes with the instruction of AVX-512 with VBMI2, by a mask that is an int32."""
     builder, kinds = group.builder, [_BYTES, _BYTES, _MASK]
     call = builder.module.declare_intrinsic(f"llvm.x86.avx512.mask.{way}.v32i8", (), ir.FunctionType(_BYTES, kinds))
-    bits = group.mask(builder.trunc(mask, INT32))
-    moved = builder.call(call, [group.load(source, _BYTES), ir.Constant(_BYTES, None), bits])
-    group.store(moved, target)
+    return builder.call(call, [group.load(source, _BYTES), ir.Constant(_BYTES, None), group.mask(mask)])
 
 
 def _move_eights(group: _Group, way: str, source: Any, mask: Any, target: Any) -> None:
@@ -259,7 +300,7 @@ def count(typingctx, mask):
 @inline
 def gather(source, mask, target, place):
     """Put the bytes of source[0 : 32] whose bits are set in `mask` at `place` of `target`; it must have room for 32."""
-    if _MOVES_BYTES or _NEON:
+    if MOVES_BYTES or _NEON:
         _compress(source, 0, mask, target, place)
         return
     while mask:
@@ -270,7 +311,7 @@ def gather(source, mask, target, place):
 @inline
 def scatter(source, begin, mask, target):
     """Put the bytes of `source` from `begin` on into target[0 : 32] where `mask` is set; 32 must be readable."""
-    if _MOVES_BYTES or _NEON:
+    if MOVES_BYTES or _NEON:
         _expand(source, begin, mask, target, 0)
         return
     while mask:

@@ -71,7 +71,8 @@ def test_fixed_codes_compile_to_the_instructions_of_neon(bits, prefix_bits):
         builder.store(fixed_groups._split(group(builder), *pointers[:3], numbers), pointers[3])
 
     def join(builder, pointers, numbers):
-        fixed_groups._join(group(builder), *pointers, numbers)
+        made, (out, coded, others) = group(builder), pointers
+        fixed_groups._join(made, out, coded, lambda _: made.load(others, fixed_groups._BYTES), numbers)
 
     assert {"addv", "cmeq"} <= instructions(split, [bits, 8, 8, 64], 3)
     found = instructions(join, [bits, 8, 8], 3)
