@@ -33,7 +33,7 @@ def decode(payload: bytes, length: int) -> bytes:
     pixel, sample = max(bits * channels >> 3, 1), max(bits >> 3, 1)
     is_exact = bool(flags & 2) or bits < 8
     whole, total = row_of(width) + padding, sum(part[2] for part in sections)
-    if mark < 2:
+    if mark not in (2, 3):
         image = Image(mark, pixel, sample, whole, total, is_exact)
     else:
         image = TwoValues(mark - 2, bits, whole, total, (file.byte(), file.byte()))

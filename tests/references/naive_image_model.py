@@ -68,17 +68,16 @@ def join(*numbers: int) -> int:
 class Image:
     """The model of an image, and its bytes so far."""
 
-    def __init__(self, full: int, pixel: int, sample: int, stride: int, size: int, is_exact: bool):
-        self.full, self.pixel, self.sample = full, pixel, sample
+    def __init__(self, mark: int, pixel: int, sample: int, stride: int, size: int, is_exact: bool):
+        self.full, self.pixel, self.sample = mark == 1, pixel, sample
         up = max(stride, 4 * pixel)
         self.data = [0] * (3 * up + 8 * pixel)
         total = len(self.data) + size
-        self.contexts, self.count = (24, 33) if full else (6, 11)
-        slot_bits = 20 if full else 18
+        self.contexts, self.count, slot_bits = {0: (6, 11, 18), 1: (24, 33, 20), 4: (3, 6, 16)}[mark]
         self.line_bits = min(max((size * self.contexts // 4).bit_length(), 8), slot_bits)
         self.slots: dict[int, list[list[int]]] = {}
         self.maps = [list(START) for _ in range(self.contexts)]
-        self.matches = [Matches(least, total) for least in ((8, 24) if full else (8,))]
+        self.matches = [Matches(least, total) for least in ((8, 24) if self.full else (8,))]
         self.is_exact, self.top = is_exact, 4080 if sample == 1 else 65535
         self.ring = 1 << (up + 2 * pixel).bit_length()
         self.misses: dict[int, list[int]] = {}

@@ -11,9 +11,9 @@ from squeeze.codecs.image.bilevel import BilevelModel, Values
 from squeeze.codecs.image.bilevel_rows import code_rows as code_bilevel_rows
 from squeeze.codecs.image.filters import Filtered, add_filters, code_filter, remove_filters
 from squeeze.codecs.image.flat import code_pixel, is_flat
-from squeeze.codecs.image.layout import OF_TWO_VALUES, Layout
+from squeeze.codecs.image.layout import LIGHT_MARK, OF_TWO_VALUES, Layout
 from squeeze.codecs.image.model import code_byte
-from squeeze.codecs.image.state import FAST, FULL, ImageModel
+from squeeze.codecs.image.state import FAST, FULL, LIGHT, ImageModel
 from squeeze.errors import DamagedError
 from squeeze.numerics.bitmodels import adaptive, coder as arithmetic
 from squeeze.numerics.jit import kernel
@@ -22,7 +22,7 @@ from squeeze.system.binary import read_exactly
 __all__ = ["decode", "encode", "memory", "size_of_rows"]
 
 _STEP = 1 << 15  # bytes between two reports of progress
-_PRESETS = (FAST, FULL)
+_PRESETS = {0: FAST, 1: FULL, LIGHT_MARK: LIGHT}
 _BILEVEL_PRESETS = (bilevel.FAST, bilevel.FULL)
 _Model = ImageModel | BilevelModel
 Progress = Callable[[int], None] | None
@@ -138,15 +138,15 @@ def _values(form: Layout, rows: np.ndarray) -> Values | None:
     return Values(first, second, True) if 2 * others.size <= rows.size else Values(second, first, True)
 
 
-def _model(form: Layout, rows: Filtered, full: bool, values: Values | None) -> _Model:
-    """Return the model of an image, of two values if they are given."""
+def _model(form: Layout, rows: Filtered, mark: int, values: Values | None) -> _Model:
+    """Return the model of an image by the first byte of its payload, of two values if they are given."""
     if values is None:
-        return state.build_model(rows, form, _PRESETS[full])
+        return state.build_model(rows, form, _PRESETS[mark])
     groups = -(-form.stride // 8) if values.is_bytes else form.stride
-    return bilevel.build_model(rows, groups, values, _BILEVEL_PRESETS[full])
+    return bilevel.build_model(rows, groups, values, _BILEVEL_PRESETS[mark % OF_TWO_VALUES])
 
 
-def encode(data: np.ndarray, form: Layout, full: bool, progress: Progress = None) -> bytes | None:
+def encode(data: np.ndarray, form: Layout, full: bool, progress: Progress = None, light: bool = False) -> bytes | None:
     """Return the payload of an image, or None if it is no shorter or has a filter that PNG does not know.
 
     Args:
@@ -154,13 +154,15 @@ def encode(data: np.ndarray, form: Layout, full: bool, progress: Progress = None
         form: their layout.
         full: use the whole model.
         progress: is called with the number of bytes coded since its last call.
+        light: use a smaller model, unless the image has two values.
     """
     sections = _sections(form, data.size)
     rows = _empty(form, sections)
     if not all(_read_rows(data[section.at :], rows, section, form) for section in sections):
         return None
     values = _values(form, rows.data[state.margin(form) :])
-    m = _model(form, rows, full, values)
+    mark = full + OF_TWO_VALUES if values else LIGHT_MARK if light else int(full)
+    m = _model(form, rows, mark, values)
     coder, coded = np.zeros(3, np.uint64), np.zeros(data.size + 4 * arithmetic.SPARE, np.uint8)
     arithmetic.start_encoder(coder)
     is_coded = adaptive.code_bytes(data[: form.prefix].copy(), coder, coded, _entries(form), False)
@@ -168,7 +170,7 @@ def encode(data: np.ndarray, form: Layout, full: bool, progress: Progress = None
         progress(form.prefix)
     if not is_coded or not all(section.code(m, coder, coded, False, progress) for section in sections):
         return None
-    head = bytes([full + OF_TWO_VALUES * (values is not None)]) + form.to_bytes() + bytes((values or ())[:2])
+    head = bytes([mark]) + form.to_bytes() + bytes((values or ())[:2])
     payload = head + coded[: arithmetic.finish_encoder(coder, coded)].tobytes()
     return payload if len(payload) < data.size else None
 
@@ -187,7 +189,7 @@ def size_of_rows(data: np.ndarray, form: Layout, full: bool, first: int, count: 
     rows, size = _empty(form, [section]), count * (section.stride + form.filtered)
     if not _read_rows(data, rows, section, form):
         return size
-    m = _model(form, rows, full, _values(form, rows.data[section.begin :]))
+    m = _model(form, rows, int(full), _values(form, rows.data[section.begin :]))
     begin = section.begin + first * section.stride
     part = section._replace(begin=begin, end=begin + count * section.stride, first=first, rows=count)
     coder, coded = np.zeros(3, np.uint64), np.zeros(size + 4 * arithmetic.SPARE, np.uint8)
@@ -203,13 +205,13 @@ def decode(payload: bytes, length: int, progress: Progress = None) -> np.ndarray
     """
     file = io.BytesIO(payload)
     mark = read_exactly(file, 1)[0]
-    if mark >= 2 * OF_TWO_VALUES:
+    if mark > LIGHT_MARK:
         raise _damaged()
     form = Layout.read(file, length)
-    values = _read_values(file, form) if mark >= OF_TWO_VALUES else None
+    values = None if mark in _PRESETS else _read_values(file, form)
     sections = _sections(form, length)
     rows = _empty(form, sections)
-    m = _model(form, rows, bool(mark % OF_TWO_VALUES), values)
+    m = _model(form, rows, mark, values)
     coder, coded = np.zeros(3, np.uint64), np.frombuffer(bytearray(file.read()), np.uint8)
     arithmetic.start_decoder(coder, coded)
     data = np.zeros(length, np.uint8)

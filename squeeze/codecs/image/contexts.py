@@ -46,6 +46,8 @@ def _of_bytes(m, i):
     h[0] = _join(w, n)
     h[1] = _join(h[0], nw)
     h[2] = _join(h[1], ne)
+    if h.size < 6:
+        return
     h[3] = w
     h[4] = n
     h[5] = _join(_join(w, ww), _at(m, i - 3))
@@ -83,7 +85,8 @@ def _of_colours(m, i):
     pq = _join(p, _at(m, i - 2) if place > 1 else np.uint64(0))
     h[0] = _join(pq, w)
     h[1] = _join(pq, n)
-    h[3] = np.uint64(m.values[0] >> 4) << np.uint64(16) | pq
+    if h.size > 3:
+        h[3] = np.uint64(m.values[0] >> 4) << np.uint64(16) | pq
     _of_pixels(m, i - place, pq)
     if h.size < 8:
         return
@@ -105,6 +108,8 @@ def _of_pixels(m, first, pq):
     north = _whole(m, first - up)
     left, both = mix_hash(_whole(m, first - b), pq), mix_hash(north, pq)
     h[2] = mix_hash(north, left)
+    if h.size < 6:
+        return
     h[4] = left
     h[5] = both
     if h.size < 8:

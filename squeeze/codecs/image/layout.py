@@ -6,10 +6,11 @@ from typing import NamedTuple
 from squeeze.errors import DamagedError
 from squeeze.system.binary import read_exactly, read_varint, varint
 
-__all__ = ["MOST_ROW", "OF_TWO_VALUES", "Layout", "from_header"]
+__all__ = ["LIGHT_MARK", "MOST_ROW", "OF_TWO_VALUES", "Layout", "from_header"]
 
 MOST_ROW = 1 << 20  # bytes of a row
-OF_TWO_VALUES = 2  # first byte of payloads from which on they are of images of two values
+OF_TWO_VALUES = 2  # what the first byte of payloads has more if they are of images of two values
+LIGHT_MARK = 4  # first byte of payloads of large images at level 1
 _FILTERED, _INDEXED, _LITTLE, _INTERLACED = 1, 2, 4, 8
 _BITS = (1, 2, 4, 8, 16)
 # The passes of Adam7: first column, columns from one to the next, first row, rows from one to the next.

@@ -4,12 +4,13 @@ import numpy as np
 
 from squeeze.codecs.content import Content, Medium, Progress, Region
 from squeeze.codecs.image import formats
-from squeeze.codecs.image.layout import OF_TWO_VALUES, Layout
+from squeeze.codecs.image.layout import LIGHT_MARK, OF_TWO_VALUES, Layout
 from squeeze.codecs.image.raw import find_raw
 
 __all__ = ["Image"]
 
 _LEAST_OF_TWO = 1 << 12  # bytes of an image of two values that is not joined with others
+_LARGE = 1 << 20  # bytes of an image from which on level 1 has a smaller model
 _FULL = 4  # the first level with the whole model
 
 
@@ -38,7 +39,7 @@ class Image(Medium):
         return tuple(values.tolist()) if values.size == 2 else ()
 
     def name_of(self, begin: bytes) -> str:
-        return "image of two colours" if begin[:1] >= bytes([OF_TWO_VALUES]) else self.kind
+        return "image of two colours" if bytes([OF_TWO_VALUES]) <= begin[:1] < bytes([LIGHT_MARK]) else self.kind
 
     def sample(self, size: int, content: Content, most: int) -> Region:
         form = Layout(*content.form)
@@ -58,5 +59,7 @@ class Image(Medium):
         return int(self.coder().size_of_rows(data, form, level >= _FULL, start // row, (end - start) // row))
 
     def encode(self, data: np.ndarray, content: Content, level: int, progress: Progress = None) -> bytes | None:
-        payload: bytes | None = self.coder().encode(data, Layout(*content.form), level >= _FULL, progress)
+        form = Layout(*content.form)
+        light = level == 1 and data.size >= _LARGE and not form.is_exact
+        payload: bytes | None = self.coder().encode(data, form, level >= _FULL, progress, light)
         return payload

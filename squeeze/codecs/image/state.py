@@ -11,7 +11,7 @@ from squeeze.codecs.image.neighbours import AROUND, LINEAR
 from squeeze.codecs.image.relative import BINS, LEVELS, START
 from squeeze.numerics.bitmodels import adaptive, histories, layout, match, mixer
 
-__all__ = ["FAST", "FULL", "ImageModel", "Preset", "build_model", "memory"]
+__all__ = ["FAST", "FULL", "LIGHT", "ImageModel", "Preset", "build_model", "memory"]
 
 MEDIAN = LINEAR  # numbers of predictions, after the linear ones
 REGRESSED = MEDIAN + 1
@@ -37,6 +37,8 @@ class Preset(NamedTuple):
 
 
 FAST = Preset(contexts=6, predictions=11, direct=0, regressions=0, matches=1, slot_bits=18)
+# For large images at level 1: 0.55 times the time of FAST, and 1.3 % more bytes.
+LIGHT = Preset(contexts=3, predictions=6, direct=0, regressions=0, matches=1, slot_bits=16)
 FULL = Preset(
     contexts=24, predictions=PREDICTIONS, direct=len(DIRECT), regressions=REGRESSIONS, matches=2, slot_bits=20
 )

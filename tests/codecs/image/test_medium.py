@@ -8,7 +8,9 @@ import pytest
 
 import squeeze
 from squeeze.codecs.content import Content
-from squeeze.codecs.image.layout import Layout
+from squeeze.codecs.image import coder, medium
+from squeeze.codecs.image.layout import LIGHT_MARK, Layout
+from squeeze.codecs.image.medium import Image
 from squeeze.codecs.stream import container, media, opened
 from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.stream.measuring import measure
@@ -138,3 +140,16 @@ def test_a_page_of_two_colours_is_coded_as_one(name, level):
     assert container.IMAGE in kinds_of(stream)
     assert "image of two colours" in contents_of(stream)
     assert len(stream) < 2_000  # 30,000 bytes of six shapes with a little noise
+
+
+def test_large_images_have_a_smaller_model_at_level_1(monkeypatch):
+    data, content = COLOURS.ravel(), Content("image", 0, Layout(60, 8, 3))
+    page = np.where(COLOURS[..., 0] > 120, np.uint8(9), np.uint8(3)).ravel()
+    other = Image().encode(data, content, 1)
+    monkeypatch.setattr(medium, "_LARGE", data.size // 4)
+    light, second = (Image().encode(data, content, level) for level in (1, 2))
+    assert other == second and light[0] == LIGHT_MARK
+    assert len(second) < len(light) < 1.1 * len(second)
+    assert np.array_equal(coder.decode(light, data.size), data)
+    assert Image().encode(page, Content("image", 0, Layout(60, 8, 1)), 1)[0] == 2
+    assert Image().name_of(light) == "image" and Image().name_of(b"\2") == "image of two colours"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from squeeze.codecs.image import coder
-from squeeze.codecs.image.layout import Layout
+from squeeze.codecs.image.layout import LIGHT_MARK, Layout
 from tests.makers import images
 from tests.references import naive_image
 
@@ -21,9 +21,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("model", [0, 1, LIGHT_MARK])
 @pytest.mark.parametrize("name", CASES)
-def test_an_image_decodes_by_the_specification(name, full):
+def test_an_image_decodes_by_the_specification(name, model):
     form = CASES[name]
     size = form.prefix + (12 + 30 * (name == "narrow")) * (form.stride + form.filtered) - 1
     if form.height:
@@ -33,8 +33,8 @@ def test_an_image_decodes_by_the_specification(name, full):
         made = images.pixels(form.stride, 50, 1)[:, :, 0] // 8
         body = images.filtered(made, form.pixel, [4, 2, 1, 3, 0]) if form.filtered else made.tobytes()
         data = (bytes(form.prefix) + body)[:size]
-    payload = coder.encode(np.frombuffer(data, np.uint8), form, full)
-    assert payload is not None
+    payload = coder.encode(np.frombuffer(data, np.uint8), form, model == 1, None, model == LIGHT_MARK)
+    assert payload is not None and (form.bits == 1 or payload[0] == model)
     assert naive_image.decode(payload, size) == data
 
 
