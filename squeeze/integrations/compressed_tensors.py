@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, redirect_stderr
+from contextlib import ExitStack, contextmanager, redirect_stderr
+from inspect import signature
 from io import StringIO
 from pathlib import Path
 from typing import Any, cast
@@ -27,13 +28,17 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.config_json import guarded
 from squeeze.checkpoint.quantized import words_for
 from squeeze.engine.experts import is_expert
+from squeeze.errors import FormatError
 from squeeze.integrations import quantised
 from squeeze.integrations.conversions import converters
 from squeeze.integrations.restoring import restored, scratch_folder
+from squeeze.kv.contract import CACHE
 from squeeze.packing.manifest import MANIFEST
 from squeeze.quant.formats.compressed_tensors import METHOD
 from squeeze.quant.rotate import online
 from squeeze.quant.sources import floats
+
+_CACHED = ("k_proj", "v_proj", "qkv_proj", "kv_b_proj")  # what attention layers have whose cache is quantised
 
 __all__ = ["CompressedTensorsLoader", "Mixture", "TransformConfig", "expand", "pack_zero_points", "register"]
 
@@ -80,8 +85,12 @@ class CompressedTensorsLoader(CompressedTensorsHfQuantizer):
         if self.mixture and checkpoint_files:
             checkpoint_files[:] = self.mixture.dense()
             return
-        with redirect_stderr(StringIO()):  # bars of the package
+        with redirect_stderr(StringIO()), _caches_by_name():  # bars of the package
             super()._process_model_before_weight_loading(model, **kwargs)  # type: ignore[no-untyped-call]
+        config: Any = self.quantization_config
+        scheme = config.quantization_config.kv_cache_scheme
+        if scheme and not any("k_scale" in module._parameters for module in model.modules()):
+            raise FormatError("compressed-tensors finds no attention layer whose KV cache it could quantise")
         pack_zero_points(model)
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
@@ -100,6 +109,7 @@ class CompressedTensorsLoader(CompressedTensorsHfQuantizer):
         for name, described in online({"transform_config": config.transforms}).items():
             scheme = TransformScheme.model_validate(described)
             TransformFactory.from_scheme(scheme, name=name).apply_to_model(model, use_tqdm=False)
+        _pass_caches(model)  # rotations of keys make caches of their own
         return model
 
 
@@ -134,6 +144,56 @@ def _leave_queries(model: nn.Module) -> None:
     for module in model.modules():
         if hasattr(module, KV_CACHE_ATTR) and not hasattr(module, IMPL_ATTR):
             module.register_module(IMPL_ATTR, PlainQueries(cast(Any, model).config))
+
+
+@contextmanager
+def _caches_by_name() -> Iterator[None]:
+    """Let the package find attention layers by the argument for their cache.
+
+    The package (0.20) does not know its name from transformers 5.24 on, and would leave all caches as they are.
+    """
+    from compressed_tensors.quantization.lifecycle import (  # type: ignore[import-untyped]
+        apply,
+        initialize,
+    )
+
+    name = "is_cached_attention_module"
+    theirs = getattr(initialize, name, None)
+    if theirs is None or CACHE == "past_key_values":
+        yield
+        return
+
+    def takes_cache(module: nn.Module) -> bool:
+        is_attention = initialize._is_attention_module(module) and any(hasattr(module, leaf) for leaf in _CACHED)
+        return theirs(module) or (is_attention and CACHE in signature(module.forward).parameters)
+
+    for place in (apply, initialize):
+        setattr(place, name, takes_cache)
+    try:
+        yield
+    finally:
+        for place in (apply, initialize):
+            setattr(place, name, theirs)
+
+
+def _pass_caches(model: nn.Module) -> None:
+    """Give attention layers the package's caches, which round and rotate keys, by the argument that they take.
+
+    The package (0.20) does not know its name from transformers 5.24 on, so that its caches would never be used.
+    """
+    from compressed_tensors.modeling import KV_CACHE_ATTR  # type: ignore[import-untyped]
+
+    def pass_cache(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        kwargs.pop("past_key_value", None)  # where the package has put it
+        cache: Any = getattr(module, KV_CACHE_ATTR)
+        if kwargs.get(CACHE) is not cache:
+            cache.add_past_key_values(kwargs.get(CACHE))
+            kwargs[CACHE] = cache
+        return args, kwargs
+
+    for module in model.modules():
+        if hasattr(module, KV_CACHE_ATTR) and CACHE in signature(module.forward).parameters:
+            module.register_forward_pre_hook(pass_cache, with_kwargs=True)
 
 
 def expand(model: nn.Module, dtype: torch.dtype) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from squeeze.codecs.content import Content
 from squeeze.codecs.parse.tree import Node
-from squeeze.codecs.stream import blocks, container, levels, media, opened, split
+from squeeze.codecs.stream import blocks, container, levels, media, opened, sampling, split
 from squeeze.codecs.stream.container import Coded
 from squeeze.codecs.stream.cutting import Part, after_noise, closed_parts, find_wrappers, parts as cut
 from squeeze.codecs.stream.decoding import Progress
@@ -171,8 +171,9 @@ def candidates(raw: bytes, settings: Settings, root: Node | None = None) -> list
     if settings.dictionary:
         alone = Settings(levels.level(level.number), settings.threads)
         return [settings, *(candidates(raw, alone) if _is_foreign(data, settings.dictionary) else [])]
-    looks = lambda: blocks.content(data).kind, lambda: is_unpredicted(data, settings)
-    rows = levels.candidate_levels(level, len(raw), *looks)
+    unpredicted, repetitive = partial(is_unpredicted, data, settings), partial(sampling.mostly_repeats, data)
+    looks = levels.Looks(lambda: blocks.content(data).kind, unpredicted, repetitive)
+    rows = levels.candidate_levels(level, len(raw), looks)
     return [settings, *(replace(settings, level=row) for row in rows[1:])]
 
 

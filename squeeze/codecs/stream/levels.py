@@ -55,10 +55,20 @@ def _deep(number: int, kind: str, bare: bool = False) -> "DeepPreset":
 
 
 @dataclass(frozen=True)
-class Fallback:
-    """A lower level at which small inputs are also coded; the smaller result is written.
+class Looks:
+    """What is asked of an input: its kind of content, and whether it is data of some kind. Each takes a while."""
 
-    Fewer models learn faster, and level 4 is better on data that the byte network predicts badly.
+    kind: Callable[[], str]
+    unpredicted: Callable[[], bool] = lambda: False
+    repetitive: Callable[[], bool] = lambda: False
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """Another level at which small inputs are also coded; the smaller result is written.
+
+    Fewer models learn faster, level 4 is better on data that the byte network predicts badly, and level 1 has too few
+    contexts for what repeats in long pieces.
     """
 
     level: int
@@ -66,11 +76,12 @@ class Fallback:
     least: int = 0  # raw bytes
     kinds: tuple[str, ...] = ()  # kinds of content; empty: every kind
     unpredicted: bool = False  # only data that the byte network predicts badly
+    repetitive: bool = False  # only data that mostly repeat
 
-    def serves(self, size: int, kind: Callable[[], str], unpredicted: Callable[[], bool]) -> bool:
-        if not self.least <= size < self.below or (self.kinds and kind() not in self.kinds):
+    def serves(self, size: int, looks: Looks) -> bool:
+        if not self.least <= size < self.below or (self.kinds and looks.kind() not in self.kinds):
             return False
-        return not self.unpredicted or unpredicted()
+        return (not self.unpredicted or looks.unpredicted()) and (not self.repetitive or looks.repetitive())
 
 
 @dataclass(frozen=True)
@@ -96,7 +107,10 @@ class Level:
 
 _IF_UNPREDICTED = Fallback(4, 1 << 18, kinds=("text", "other"), unpredicted=True)
 _ROWS = (
-    Level(1, "context mixing, small", 550_000, partial(presets.preset, 1)),
+    Level(
+        *(1, "context mixing, small", 550_000, partial(presets.preset, 1)),
+        fallback=Fallback(2, 1 << 15, kinds=("other",), repetitive=True),
+    ),
     Level(
         *(2, "context mixing, medium", 400_000, partial(presets.preset, 2)),
         fallback=Fallback(1, 1 << 17, 1 << 16, ("other",)),
@@ -156,19 +170,16 @@ def level(number: int) -> Level:
     return LEVELS[number]
 
 
-def candidate_levels(
-    row: Level, size: int, kind: Callable[[], str], unpredicted: Callable[[], bool] = lambda: False
-) -> list[Level]:
+def candidate_levels(row: Level, size: int, looks: Looks) -> list[Level]:
     """Return the levels at which to code an input: the requested one and its fallbacks. Those of a bare row are bare.
 
     Args:
         row: the requested level.
         size: raw bytes.
-        kind: returns the kind of content; it takes a while.
-        unpredicted: returns whether the byte network predicts the input badly; it takes a while.
+        looks: what may be asked of the input.
     """
     rows = [row]
-    while (fallback := rows[-1].fallback) and fallback.serves(size, kind, unpredicted):
+    while (fallback := rows[-1].fallback) and fallback.serves(size, looks):
         lower = level(fallback.level)
         rows.append(bare(lower) if row.bare else lower)
     return rows

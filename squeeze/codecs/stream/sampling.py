@@ -19,6 +19,7 @@ __all__ = [
     "candidate_record_lengths",
     "coded_size",
     "far_record_length",
+    "mostly_repeats",
     "noise_before",
     "record_length",
     "saved",
@@ -50,6 +51,7 @@ _LINE = 4096  # bytes of a line or between control codes, above which text has n
 _CLEARLY_FAR, _CLEARLY_NO_TEXT = 0.97, 0.9  # the same as _CLEARLY, for long records and in place of text
 _TYPES_OF_CELLS = (*range(1, 7), 0xBD, 0xBE, 0xD6, 0xFD, *range(0x201, 0x207), 0x27E, 0x406)
 _LEAST_CELL, _MOST_CELL, _CELLS_SHARE = 6, 64, 128  # bytes of cells in BIFF, and of a sample for each pair of cells
+_DISTINCT = 0.25  # words of four bytes of data that mostly repeat, of all places
 _CLEARLY = 0.985  # a table must be smaller than this share of the size without records
 
 
@@ -83,6 +85,12 @@ def coded_size(data: np.ndarray, content: Content) -> int:
     """Return the bytes of uint8 `data` coded by level 1, or its own if it is not shorter."""
     coded = coder.encode(data, SMALL[content.kind], content.record)
     return data.size if coded is None else len(coded)
+
+
+def mostly_repeats(data: np.ndarray) -> bool:
+    """Return whether uint8 `data` mostly repeat earlier bytes: few of their words of four bytes are distinct."""
+    words = np.lib.stride_tricks.sliding_window_view(data, 4) if data.size >= _LEAST else data[:0].reshape(0, 4)
+    return np.unique(words.copy().view(np.uint32)).size < _DISTINCT * len(words)
 
 
 def noise_before(data: np.ndarray) -> int:

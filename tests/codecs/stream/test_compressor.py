@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 import squeeze
 from squeeze.codecs.content import Content
 from squeeze.codecs.stream import container, encoding, levels
-from squeeze.codecs.stream.compressor import compress_stream
+from squeeze.codecs.stream.compressor import candidates, compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.stream.settings import Settings
@@ -199,8 +199,16 @@ def test_level_2_is_no_larger_than_level_1_on_small_binaries():
     ],
 )
 def test_level_1_is_tried_on_binaries_of_some_sizes_alone(size, kind, numbers):
-    rows = levels.candidate_levels(levels.level(2), size, lambda: kind)
+    rows = levels.candidate_levels(levels.level(2), size, levels.Looks(lambda: kind))
     assert [row.number for row in rows] == numbers
+
+
+@pytest.mark.parametrize(("times", "numbers"), [(24, [1, 2]), (2, [1])])
+def test_level_2_is_tried_on_small_binaries_that_mostly_repeat(times, numbers):
+    part = inputs.machine_code(150)[:800]
+    data = b"".join(part[: 500 + i * i % 290] + inputs.random_bytes(40, i) for i in range(times))
+    plans = candidates(data, Settings(levels.level(1), 1))
+    assert [plan.level.number for plan in plans] == numbers
 
 
 def test_a_lower_level_is_tried_on_small_inputs_alone():

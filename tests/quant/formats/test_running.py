@@ -13,7 +13,7 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.calibration import Recorder
 from squeeze.engine.network import Network, run_block
 from squeeze.errors import FormatError, ModelError
-from squeeze.integrations import quantised
+from squeeze.integrations import compressed_tensors, quantised
 from squeeze.integrations.load_model import load_model
 from squeeze.kv.contract import CACHE
 from squeeze.quant.formats import read
@@ -182,6 +182,16 @@ def test_the_package_rounds_the_cache_as_we_do(scaled):
         assert torch.equal(codes.to(torch.float8_e4m3fn).float() * scale, kept)
         assert float((getattr(other, part) - kept).abs().max()) <= 0.07 * float(kept.abs().max())
         assert float((getattr(other, part) != kept).float().mean()) < 0.01
+
+
+def test_a_cache_that_would_not_be_quantised_is_refused(scaled, monkeypatch):
+    from compressed_tensors.quantization.lifecycle import apply, initialize
+
+    for place in (apply, initialize):
+        monkeypatch.setattr(place, "is_cached_attention_module", lambda module: False)
+    monkeypatch.setattr(compressed_tensors, "CACHE", "past_key_values")
+    with pytest.raises(FormatError, match="finds no attention layer whose KV cache it could quantise"):
+        load_model(scaled)
 
 
 def test_scales_are_those_of_the_largest_keys_and_values(original, scaled):

@@ -32,7 +32,7 @@ def test_bits_add_up_to_the_coded_file(level):
     assert explanation.bits_of_bytes.sum() == pytest.approx(explanation.bits)
     assert explanation.data == TEXT
     assert explanation.level in {
-        row.number for row in levels.candidate_levels(levels.level(level), len(TEXT), lambda: "text")
+        row.number for row in levels.candidate_levels(levels.level(level), len(TEXT), levels.Looks(lambda: "text"))
     }
 
 
