@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 import squeeze
 from squeeze.codecs.content import Content
-from squeeze.codecs.stream import container, encoding, levels
-from squeeze.codecs.stream.compressor import candidates, compress_stream
+from squeeze.codecs.stream import container, encoding, levels, sampling
+from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.stream.settings import Settings
@@ -203,12 +203,12 @@ def test_level_1_is_tried_on_binaries_of_some_sizes_alone(size, kind, numbers):
     assert [row.number for row in rows] == numbers
 
 
-@pytest.mark.parametrize(("times", "numbers"), [(24, [1, 2]), (2, [1])])
-def test_level_2_is_tried_on_small_binaries_that_mostly_repeat(times, numbers):
-    part = inputs.machine_code(150)[:800]
-    data = b"".join(part[: 500 + i * i % 290] + inputs.random_bytes(40, i) for i in range(times))
-    plans = candidates(data, Settings(levels.level(1), 1))
-    assert [plan.level.number for plan in plans] == numbers
+@pytest.mark.parametrize(("distinct", "numbers"), [(1, [1, 2]), (30, [1])])
+def test_level_2_is_tried_on_small_binaries_that_mostly_repeat(distinct, numbers):
+    pieces = (inputs.random_bytes(400, i % distinct)[: 300 + i * i % 90] for i in range(30))
+    data = np.frombuffer(b"".join(pieces), np.uint8)
+    looks = levels.Looks(lambda: "other", repetitive=lambda: sampling.mostly_repeats(data))
+    assert [row.number for row in levels.candidate_levels(levels.level(1), data.size, looks)] == numbers
 
 
 def test_a_lower_level_is_tried_on_small_inputs_alone():
