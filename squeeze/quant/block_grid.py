@@ -17,7 +17,7 @@ from squeeze.quant.columns import Levels
 from squeeze.quant.grid import ROWS, QParams
 from squeeze.quant.scales import round_scale
 
-__all__ = ["BlockGrid", "BlockParams", "moved"]
+__all__ = ["BlockGrid", "BlockParams", "half", "inverse", "moved"]
 
 _SHRINKS = 12  # number of ranges tried, from the widest down
 _WIDEST = 1.06  # widest range tried, relative to that of the weights
@@ -115,7 +115,7 @@ class BlockGrid:
             return self._power(weight, weights)[None], None
         found = self._ranges(weight, weights) if self.offsets else self._scales(weight, weights, self.levels)[None]
         if self.steps is None:
-            return _half(found), None
+            return half(found), None
         level = self._level(self._nearest(weight, found[0], found[1] if self.offsets else None))
         curvature = [(level.square() * weights).sum(-1), weights.sum(-1)]
         low, high = self.steps
@@ -123,8 +123,8 @@ class BlockGrid:
         for part, values in enumerate((found[0], -found[1]) if self.offsets else (found[0],)):
             blocks, bends = (of_groups.unflatten(-1, (-1, self.groups)) for of_groups in (values, curvature[part]))
             least = 0 if part else low
-            factor = _half(self._scales(blocks, bends + 1e-30, tuple(map(float, range(least, high + 1)))))
-            steps.append((blocks * _inverse(factor)[..., None]).round().clamp(least, high).flatten(-2))
+            factor = half(self._scales(blocks, bends + 1e-30, tuple(map(float, range(least, high + 1)))))
+            steps.append((blocks * inverse(factor)[..., None]).round().clamp(least, high).flatten(-2))
             factors.append(factor)
         return torch.stack(factors), torch.stack(steps)
 
@@ -143,7 +143,7 @@ class BlockGrid:
 
     def stored(self, factors: torch.Tensor) -> torch.Tensor:
         """Round factors of blocks to the nearest values that the type can store."""
-        return round_scale("power", factors, None) if self.powers else _half(factors)
+        return round_scale("power", factors, None) if self.powers else half(factors)
 
     def _scales(self, values: torch.Tensor, weights: torch.Tensor, levels: tuple[float, ...]) -> torch.Tensor:
         """Return the scale [...], of either sign, with the least weighted squared error for values [..., n] on these
@@ -156,9 +156,9 @@ class BlockGrid:
         best, most = torch.zeros_like(extreme), torch.zeros_like(extreme)
         for end in {levels[0], levels[-1]} - {0.0}:
             for share in _shares(len(levels)):
-                level = _rounded(values * _inverse(extreme * (share / end))[..., None], levels)
+                level = _rounded(values * inverse(extreme * (share / end))[..., None], levels)
                 match, size = (weighted * level).sum(-1), (weights * level.square_()).sum(-1)
-                scale = match * _inverse(size)
+                scale = match * inverse(size)
                 gain = match * scale  # how far the error falls from that of zeros
                 best = torch.where(gain > most, scale, best)
                 most = torch.maximum(gain, most)
@@ -174,7 +174,7 @@ class BlockGrid:
             low, high = low.clamp(max=0), high.clamp(min=0)
         weighted = weights * values
         total, sum_v = weights.sum(-1), weighted.sum(-1)
-        best = torch.stack([torch.zeros_like(low), sum_v * _inverse(total)])
+        best = torch.stack([torch.zeros_like(low), sum_v * inverse(total)])
         if self.steps:
             best[1].clamp_(max=0)
         most = best[1] * sum_v
@@ -182,13 +182,13 @@ class BlockGrid:
             offset = (low + high) / 2 * (1 - share) + share * low
             scale = share * (high - low) / self.levels[-1]
             for _ in range(_ROUNDS):
-                level = _rounded((values - offset[..., None]) * _inverse(scale)[..., None], self.levels)
+                level = _rounded((values - offset[..., None]) * inverse(scale)[..., None], self.levels)
                 sum_l, sum_lv = (weights * level).sum(-1), (weighted * level).sum(-1)
                 sum_ll = (weights * level.square_()).sum(-1)
-                scale = (total * sum_lv - sum_l * sum_v) * _inverse(total * sum_ll - sum_l.square())
-                offset = (sum_v - scale * sum_l) * _inverse(total)
+                scale = (total * sum_lv - sum_l * sum_v) * inverse(total * sum_ll - sum_l.square())
+                offset = (sum_v - scale * sum_l) * inverse(total)
                 if self.steps:
-                    scale = torch.where(offset > 0, sum_lv * _inverse(sum_ll), scale)
+                    scale = torch.where(offset > 0, sum_lv * inverse(sum_ll), scale)
                     offset.clamp_(max=0)
                 gain = scale * sum_lv + offset * sum_v
                 best = torch.where(gain > most, torch.stack([scale, offset]), best)
@@ -212,13 +212,13 @@ class BlockGrid:
     def levels_of(self, params: QParams) -> Levels:
         scale, offset = params.scale[0], _offset(params)
         if self._even:
-            return Levels.integers(len(self.levels), scale, -self.levels[0], offset, _inverse(scale))
+            return Levels.integers(len(self.levels), scale, -self.levels[0], offset, inverse(scale))
         levels = torch.tensor(self.levels)
         table = levels, torch.arange(len(levels)), (levels[1:] + levels[:-1]) / 2
-        return Levels.table(table, scale, offset, _inverse(scale))
+        return Levels.table(table, scale, offset, inverse(scale))
 
     def _nearest(self, weight: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor | None) -> torch.Tensor:
-        values = (weight if offset is None else weight - offset[..., None]) * _inverse(scale)[..., None]
+        values = (weight if offset is None else weight - offset[..., None]) * inverse(scale)[..., None]
         if self._even:
             return (values.round() - self.levels[0]).clamp_(0, len(self.levels) - 1).to(torch.uint8)
         borders = torch.tensor([(a + b) / 2 for a, b in pairwise(self.levels)], device=weight.device)
@@ -292,14 +292,14 @@ def moved(
     """
     bent = parts @ hessian[span, span]
     right, curve = (parts * pull[:, span]).sum(2), (bent * parts).sum(2)
-    alone = rounded(before + right * _inverse(curve))
+    alone = rounded(before + right * inverse(curve))
     tried, cross = [alone], torch.zeros_like(curve[0])
     if len(before) == 2:
         cross = (bent[0] * parts[1]).sum(1)
-        inverse = _inverse(curve[0] * curve[1] * (1 + _RIDGE) - cross.square())
-        ideal = before[0] + (right[0] * curve[1] - right[1] * cross) * inverse
+        bend = curve[0] * curve[1] * (1 + _RIDGE) - cross.square()
+        ideal = before[0] + (right[0] * curve[1] - right[1] * cross) * inverse(bend)
         first = rounded(torch.stack([ideal, before[1]]))[0]
-        second = before[1] + (right[1] - cross * (first - before[0])) * _inverse(curve[1])  # with the first as rounded
+        second = before[1] + (right[1] - cross * (first - before[0])) * inverse(curve[1])  # with the first as rounded
         both = torch.stack([first, rounded(torch.stack([before[0], second]))[1]])
         tried = [both, torch.stack([alone[0], before[1]]), torch.stack([before[0], alone[1]])]
     best, most = before, torch.zeros_like(right[0])
@@ -315,11 +315,12 @@ def _offset(params: QParams) -> torch.Tensor | None:
     return params.offset if isinstance(params, BlockParams) else None
 
 
-def _half(values: torch.Tensor) -> torch.Tensor:
+def half(values: torch.Tensor) -> torch.Tensor:
+    """Round to finite half-precision numbers."""
     return values.clamp(-65504, 65504).to(torch.float16).float()
 
 
-def _inverse(values: torch.Tensor) -> torch.Tensor:
+def inverse(values: torch.Tensor) -> torch.Tensor:
     """Return 1 / values, and 0 if that overflows."""
     return torch.where(values.abs() < _TINY, 0, 1 / values)
 

@@ -10,16 +10,24 @@ import torch
 
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.quant.block_grid import BlockGrid, BlockParams
+from squeeze.quant.lattice import LatticeGrid
 
 __all__ = ["FALLBACKS", "GRIDS", "BlockTensor", "grid_of", "outer_type", "type_for", "type_of"]
 
 _OURS = "ggml_"  # prefix of grids whose GGUF type has the name of another grid
 _E2M1 = (-12, -8, -6, -4, -3, -2, -1, 0, 1, 2, 3, 4, 6, 8, 12)
+_IQ3_S = (1, 3, 5, 7, 9, 11, 13, 15)
+_IQ2_S = (8, 25, 43)
+_EIGHTH = 8  # iq2_s multiplies its levels by steps of a quarter, from an eighth on: here steps are odd numbers
 _IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
 
 def _range(low: int, high: int) -> tuple[float, ...]:
     return tuple(map(float, range(low, high + 1)))
+
+
+def _signed(levels: tuple[int, ...], unit: int = 1) -> tuple[float, ...]:
+    return tuple(sign * level / unit for sign, row in ((-1, levels[::-1]), (1, levels)) for level in row)
 
 
 GRIDS: Mapping[str, BlockGrid] = {
@@ -32,6 +40,8 @@ GRIDS: Mapping[str, BlockGrid] = {
         BlockGrid("q8_0", _range(-127, 127), 8, 32, 34),
         BlockGrid("iq4_nl", tuple(map(float, _IQ4_NL)), 4, 32, 18),
         BlockGrid("iq4_xs", tuple(map(float, _IQ4_NL)), 4, 32, 136, 8, False, (-32, 31)),
+        LatticeGrid("iq2_s", _signed(_IQ2_S, _EIGHTH), 2, 16, 82, 16, False, (1, 31), dims=8, unit=_EIGHTH),
+        LatticeGrid("iq3_s", _signed(_IQ3_S), 3, 32, 110, 8, False, (1, 31)),
         BlockGrid("q2_k", _range(0, 3), 2, 16, 84, 16, True, (0, 15)),
         BlockGrid("q3_k", _range(-4, 3), 3, 16, 110, 16, False, (-32, 31)),
         BlockGrid("q4_k", _range(0, 15), 4, 32, 144, 8, True, (0, 63)),
@@ -45,6 +55,7 @@ GRIDS: Mapping[str, BlockGrid] = {
 # The types that llama.cpp uses instead if rows are not whole blocks of 256.
 FALLBACKS = dict.fromkeys(("q2_k", "q3_k", "tq1_0", "tq2_0"), "q4_0") | {
     **{"q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0", "iq4_xs": "iq4_nl"},
+    **{"iq2_s": "iq4_nl", "iq3_s": "iq4_nl"},
 }
 
 
@@ -204,6 +215,26 @@ def _lower_bits_of_steps(block: _Block) -> torch.Tensor:
     return _packed(_steps(block)[0] + 32 & 15, 4, 1)
 
 
+def _points(bits: int, shift: int = 0) -> _Field:
+    """Return a field of `bits` bits of the number of each point, starting at bit `shift`."""
+
+    def field(block: _Block) -> torch.Tensor:
+        assert isinstance(block.grid, LatticeGrid)
+        return _packed((block.grid.numbers(block.codes) >> shift) & ((1 << bits) - 1), bits, 1)
+
+    return field
+
+
+def _signs(block: _Block) -> torch.Tensor:
+    """Return a bit for each weight, 1 for negative ones."""
+    return _packed(block.codes < len(block.grid.levels) // 2, 1, 1)
+
+
+def _halves_of_odd_steps(block: _Block) -> torch.Tensor:
+    """Return odd scales below 32 in four bits each, two in a byte."""
+    return _packed(_steps(block)[0] >> 1, 4, 1)
+
+
 def _six_bits_each(block: _Block) -> torch.Tensor:
     """Return 16 scales of 6 bits, 32 for 0: first the lower nibbles, two in a byte, then the upper bits, four in a
     byte."""
@@ -230,6 +261,8 @@ _FIELDS: Mapping[str, tuple[_Field, ...]] = {
     "q8_0": (_factor(0), _signed_codes),
     "iq4_nl": (_factor(0), _codes(4, 16)),
     "iq4_xs": (_factor(0), _upper_bits_of_steps, _lower_bits_of_steps, _codes(4, 16)),
+    "iq2_s": (_factor(0), _points(8), _signs, _points(2, 8), _halves_of_odd_steps),
+    "iq3_s": (_factor(0), _points(8), _points(1, 8), _signs, _halves_of_odd_steps),
     "q2_k": (_nibbles_of_steps, _codes(2, 32), _factor(0), _factor(1)),
     "q3_k": (_codes(1, 32, 2), _codes(2, 32), _six_bits_each, _factor(0)),
     "q4_k": (_factor(0), _factor(1), _six_bits_of_pairs, _codes(4, 32)),

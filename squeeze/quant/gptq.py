@@ -11,7 +11,8 @@ import torch
 
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.engine.method import HessianError, Result
-from squeeze.quant import columns, refine
+from squeeze.quant import columns, lattice, refine
+from squeeze.quant.block_grid import BlockParams
 from squeeze.quant.grid import QParams
 from squeeze.quant.method import GridMethod
 from squeeze.quant.methods import GPTQOptions
@@ -89,7 +90,9 @@ class GPTQ(GPTQOptions, GridMethod):
 
     def _order(self, diagonal: torch.Tensor, outliers: torch.Tensor) -> torch.Tensor:
         """Return the order in which columns are rounded; outliers come last and take up the remaining error."""
-        inputs = len(diagonal)
+        inputs, quantizer = len(diagonal), self.as_quantizer()
+        if isinstance(quantizer, lattice.LatticeGrid) and self.act_order:
+            return lattice.point_order(diagonal, quantizer.dims)
         rank = torch.arange(inputs, device=diagonal.device, dtype=torch.float64)
         if self.act_order:
             rank = -diagonal.double()
@@ -115,6 +118,9 @@ class GPTQ(GPTQOptions, GridMethod):
         """Return codes [O, I], and the weights as they were when their column was rounded. Dynamic scales go into
         `params`."""
         quantizer, size = self.as_quantizer(), self.effective_group_size(weight.shape[1])
+        if isinstance(quantizer, lattice.LatticeGrid):
+            assert isinstance(params, BlockParams)
+            return lattice.sweep(quantizer, weight, order, upper, params, self.block_size)
         if weight.device.type == "cpu" and not self.dynamic and (levels := quantizer.levels_of(params)):
             return columns.sweep(weight, upper, order, len(order) - outliers, self.block_size, size, levels)
         work = weight[:, order]

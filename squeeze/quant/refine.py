@@ -13,6 +13,7 @@ from squeeze.quant import columns
 from squeeze.quant.block_grid import BlockGrid, BlockParams, moved
 from squeeze.quant.codebooks import Codebook, NestedCodebook
 from squeeze.quant.grid import ROWS, QParams, Quantizer, stored
+from squeeze.quant.lattice import LatticeGrid, descend as descend_points
 from squeeze.quant.scales import round_scale
 
 if TYPE_CHECKING:
@@ -170,6 +171,9 @@ def _descend(
 ) -> torch.Tensor:
     """Round every column to the best code with the others fixed, in one pass."""
     quantizer, size = method.as_quantizer(), method.effective_group_size(weight.shape[1])
+    if isinstance(quantizer, LatticeGrid):
+        assert isinstance(params, BlockParams)
+        return descend_points(quantizer, weight, hessian, codes, params, mask)
     values = _decoded(quantizer, codes, params, size).to(hessian.dtype)
     pull = (weight - values) @ hessian  # [O, I], half the negative gradient
     if weight.device.type == "cpu" and (levels := quantizer.levels_of(params)):

@@ -140,7 +140,7 @@ class Quantizing(Checked):
         "default: q4_k (gguf only)",
         choices=(
             *("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "iq4_xs", "mxfp4", "q2_k", "q3_k", "q4_k", "q5_k"),
-            *("q6_k", "tq1_0", "tq2_0", *MIXTURES, AUTO),
+            *("iq2_s", "iq3_s", "q6_k", "tq1_0", "tq2_0", *MIXTURES, AUTO),
         ),
     )
 

@@ -10,6 +10,7 @@ from squeeze.options import options_of
 from squeeze.quant.block_grid import BlockParams, moved
 from squeeze.quant.blocks import FALLBACKS, GRIDS, BlockTensor, grid_of, outer_type, type_for, type_of
 from squeeze.quant.gptq import GPTQ
+from squeeze.quant.lattice import LatticeGrid
 from squeeze.quant.refine import refine
 from squeeze.quant.rtn import RTN
 from squeeze.quant.scales import round_scale
@@ -27,12 +28,16 @@ def at_random(name: str) -> BlockTensor:
     """Any codes, any factors and any steps that there can be."""
     grid, random = GRIDS[name], torch.Generator().manual_seed(1)
     codes = torch.randint(0, len(grid.levels), (5, 512), dtype=torch.uint8, generator=random)
+    if isinstance(grid, LatticeGrid):
+        points = grid.points[torch.randint(0, len(grid.points), (5, 512 // grid.dims), generator=random)].flatten(1)
+        codes = grid.codes_of(torch.where(codes % 2 == 0, points, -points))
     parts, blocks = 1 + grid.offsets, 512 // grid.width
     factors = grid.stored(torch.randn((parts, 5, blocks), generator=random))
     steps = None
     if grid.steps:
         low, high = grid.steps
         steps = torch.randint(low, high + 1, (1, 5, 512 // grid.size), generator=random).float()
+        steps = 2 * (steps // 2) + 1 if isinstance(grid, LatticeGrid) else steps
         if grid.offsets:
             steps = torch.cat([steps, torch.randint(0, high + 1, steps.shape, generator=random).float()])
     return BlockTensor.of(grid, codes, grid.params(factors, steps))

@@ -35,7 +35,7 @@ def llama(tmp_path_factory):
     ("kind", "type"),
     [
         *(("llama", type) for type in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "tq1_0", "tq2_0", "mxfp4")),
-        *(("qwen2", type) for type in ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k")),
+        *(("qwen2", type) for type in ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq2_s", "iq3_s")),
         *(("qwen3", "q4_k"), ("mistral", "q3_k"), ("mixtral", "q4_0"), ("qwen3_moe", "q4_k"), ("gemma2", "q4_k")),
         ("gemma", "q5_k"),
     ],

@@ -1,0 +1,62 @@
+"""Types of GGUF whose weights are points of a table: points are the nearest, and lose less than single weights."""
+
+import pytest
+import torch
+
+from squeeze.quant.blocks import GRIDS
+from squeeze.quant.gptq import GPTQ
+from squeeze.quant.lattice import LatticeGrid, point_order
+from tests.makers.layers import problem
+
+LATTICES = [name for name, grid in GRIDS.items() if isinstance(grid, LatticeGrid)]
+
+
+def signed_points(grid):
+    signs = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0])] * grid.dims)
+    return (signs[:, None] * grid.points).reshape(-1, grid.dims)
+
+
+@pytest.mark.parametrize("name", LATTICES)
+def test_points_are_the_nearest(name):
+    grid, generator = GRIDS[name], torch.Generator().manual_seed(1)
+    values = grid.levels[-1] * torch.randn(20, grid.dims, generator=generator) / 2
+    weights = torch.rand(grid.dims, generator=generator) + 0.2
+    found = grid.nearest(values, weights.diag())
+    tried = signed_points(grid)
+    least = ((values[:, None] - tried).square() * weights).sum(2).amin(1)
+    assert ((values - found).square() * weights).sum(1) == pytest.approx(least, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", LATTICES)
+def test_every_point_has_its_number(name):
+    grid = GRIDS[name]
+    codes = grid.codes_of(grid.points * torch.tensor([1.0, -1.0]).repeat(grid.dims // 2))
+    assert grid.numbers(codes)[:, 0].tolist() == list(range(len(grid.points)))
+
+
+@pytest.mark.parametrize(("name", "plain"), [("iq2_s", "q2_k"), ("iq3_s", "q3_k")])
+def test_points_lose_less_than_single_weights_of_as_many_bits(name, plain):
+    weight, hessian = problem(16, 512, tokens=900)
+    lost = {}
+    for one in (name, plain):
+        tensor = GPTQ(grid=one).apply(weight, hessian)
+        error = tensor.dequantize() - weight
+        lost[one] = tensor.stored_bits, float(((error @ hessian) * error).sum())
+    assert lost[name][0] <= lost[plain][0] and lost[name][1] < 0.85 * lost[plain][1]
+
+
+def test_the_inputs_of_a_point_stay_together():
+    diagonal = torch.tensor([1.0, 0, 0, 0, 9, 9, 0, 0, 5, 0, 0, 0])
+    assert point_order(diagonal, 4).tolist() == [4, 5, 6, 7, 8, 9, 10, 11, 0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("name", LATTICES)
+def test_compensation_lowers_the_error(name):
+    weight, hessian = problem(8, 512, tokens=900)
+    found = {}
+    for order in (True, False):
+        method = GPTQ(grid=name, act_order=order, refine=0)
+        error = method.apply(weight, hessian).dequantize() - weight
+        plain = method.fallback().apply(weight).dequantize() - weight
+        found[order] = [float(((one @ hessian) * one).sum()) for one in (error, plain)]
+        assert found[order][0] < 0.7 * found[order][1]
