@@ -77,7 +77,7 @@ def _media() -> list[bytes]:
         images.pnm(images.pixels(40, 30, 1)),
         b"P4\n400 90\n" + np.packbits(images.page(400, 90), axis=1).tobytes(),
         images.png((400, 90, 8, 0, 0), images.filtered(images.page(400, 90), 1, [0, 2])),
-        faxes.tiff("group 3, mixed", images.page(400, 90)),
+        faxes.tiff("group 3, mixed, filled", images.page(400, 90)),
         jpegs.by_hand(48, 32),
         *(sounds.wav(sounds.samples(900, channels, 8 * width), width) for channels in (1, 2) for width in (1, 2, 3)),
         sounds.aiff(sounds.samples(900, 2, 16), 2),
