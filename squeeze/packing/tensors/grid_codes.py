@@ -151,6 +151,20 @@ def widen(words, form, out):
         out[k] = value_of(words[k], form)
 
 
+@inline
+def _rebuild(codes, form, kind, scale, offset, first, levels, out):
+    """Fill `out` with the words of the codes of a tile in one row."""
+    if kind == INT:
+        for k in range(codes.size):
+            out[k] = rounded(np.float32(np.float32(np.int32(codes[k]) + np.int32(first)) * scale), form)
+    elif kind == AFFINE:
+        for k in range(codes.size):
+            out[k] = rebuilt(np.float32(codes[k]), scale, offset, True, form)
+    else:
+        for k in range(codes.size):
+            out[k] = rounded(np.float32(levels[codes[k]] * scale), form)
+
+
 @kernel
 def rebuild(codes, begin, form, kind, columns, rows, width, scales, offsets, firsts, levels, out):
     """Fill `out` with the words of codes, of which the first is that of value `begin`.
@@ -158,21 +172,21 @@ def rebuild(codes, begin, form, kind, columns, rows, width, scales, offsets, fir
     levels: float32 [256], the level of each code if there are no whole numbers. Others are as in `codes_of_bands`.
     """
     across = (columns + width - 1) // width
+    row, column = begin // columns, begin % columns
+    band, inside, left = row // rows * across, row % rows, column // width
     place, end = np.int64(0), codes.size
     while place < end:
-        row, column = (begin + place) // columns, (begin + place) % columns
-        tile = row // rows * across + column // width
-        stop = min(place + min((column // width + 1) * width, columns) - column, end)
-        scale = scales[tile]
-        if kind == INT:
-            first = np.int32(firsts[tile if firsts.size > 1 else 0])
-            for k in range(place, stop):
-                level = np.float32(np.int32(codes[k]) + first)
-                out[k] = rounded(np.float32(level * scale), form)
-        elif kind == AFFINE:
-            for k in range(place, stop):
-                out[k] = rebuilt(np.float32(codes[k]), scale, offsets[tile], True, form)
+        tile = band + left
+        stop = min(place + min((left + 1) * width, columns) - column, end)
+        scale, offset = scales[tile], offsets[tile if kind == AFFINE else 0]
+        first = firsts[tile if firsts.size > 1 else 0]
+        here, words = codes[place:stop], out[place:stop]
+        if form == _BF16:  # a loop of its own
+            _rebuild(here, _BF16, kind, scale, offset, first, levels, words)
         else:
-            for k in range(place, stop):
-                out[k] = rounded(np.float32(levels[codes[k]] * scale), form)
-        place = stop
+            _rebuild(here, form, kind, scale, offset, first, levels, words)
+        column, left, place = column + stop - place, left + 1, stop
+        if column == columns:
+            column, left, inside = 0, 0, inside + 1
+            if inside == rows:
+                band, inside = band + across, 0
