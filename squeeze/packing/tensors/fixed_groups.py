@@ -16,7 +16,7 @@ import numpy as np
 from squeeze.numerics import machine_code
 from squeeze.numerics.codegen import from_dtype, intrinsic, ir, types
 from squeeze.numerics.jit import inline
-from squeeze.numerics.machine_code import INT8, INT32, INT64, looped
+from squeeze.numerics.machine_code import INT8, INT32, INT64, ask_for, looped
 from squeeze.numerics.words import moves
 
 GROUP = 32
@@ -24,6 +24,7 @@ _BYTES, _MASK = ir.VectorType(INT8, GROUP), ir.VectorType(ir.IntType(1), GROUP)
 MOVES_BYTES = all(map(machine_code.has, ("avx512f", "avx512bw", "avx512vl", "avx512vbmi2")))
 _NEON = machine_code.has("neon")
 _NUMBER = types.int64
+_AHEAD = 2048  # bytes: memory is slower to begin than to go on
 
 # safetensors dtype: the type by which its bits are viewed, and the bits of the exponent, which are the prefix
 KINDS = {
@@ -181,6 +182,7 @@ def _run_joiner(group: Callable[[Any, Any], _Group]) -> Any:
                     return found
 
                 here = builder.gep(coded_at, [builder.mul(index, arguments[8])])
+                ask_for(builder, builder.gep(here, [INT64(_AHEAD)]))
                 _join(kind, builder.gep(target, [builder.mul(index, INT64(GROUP))]), here, expanded, arguments[3:6])
                 return [used]
 
