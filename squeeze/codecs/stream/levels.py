@@ -56,7 +56,7 @@ def _deep(number: int, kind: str, bare: bool = False) -> "DeepPreset":
 
 @dataclass(frozen=True)
 class Looks:
-    """What is asked of an input: its kind of content, and whether it is data of some kind. Each takes a while."""
+    """Questions about an input: its kind of content, and whether it is data of some kind. Each takes a while."""
 
     kind: Callable[[], str]
     unpredicted: Callable[[], bool] = lambda: False
