@@ -168,6 +168,8 @@ def _tensors(
     if isinstance(described, dict) and str(described.get("quant_method")) in READERS:
         checkpoint = floats(checkpoint)
         return {name: partial(_loaded, checkpoint, name) for name in checkpoint.files}
+    if checkpoint.folder != source and not described:  # unpacked next to the target, in a folder that nobody knows
+        raise FormatError(f"{source}: is packed, and its weights are dense: `squeeze unpack` it")
     with explained(source):
         stored = open_stored(checkpoint, base)
     turned, shapes = transposed(model, stored.modules), _shapes(model, stored.modules)

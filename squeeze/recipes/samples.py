@@ -17,6 +17,7 @@ from squeeze.checkpoint.pretrained import SAFE, class_of, explained, load_config
 from squeeze.checkpoint.text import read_text
 from squeeze.engine.inputs import IDS, Samples, parameters_of
 from squeeze.errors import SqueezeError, printable
+from squeeze.system.storage import local_path, remote
 
 __all__ = ["given", "needed", "passages", "reads_text", "samples_of", "texts_of"]
 
@@ -30,6 +31,8 @@ def given(calibration: Any, samples: int) -> Any:
     """Return a callable's or an iterable's dicts of tensors as Samples, at most `samples`; others unchanged."""
     if isinstance(calibration, str | Path | torch.Tensor | Samples) or calibration is None:
         return calibration
+    if remote(calibration):
+        return local_path(calibration)  # which names the URL, and refuses it
     found = calibration() if callable(calibration) else calibration
     if not isinstance(found, Iterable):
         raise SqueezeError(f"expected calibration inputs as dicts of tensors, got a {type(found).__name__}")

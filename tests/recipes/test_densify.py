@@ -109,6 +109,14 @@ def test_refuses_sparse_weights_of_a_newer_version(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_packed_dense_folder_is_named(tmp_path):
+    folder = tiny_models.write_folder(tmp_path / "model", tiny_models.byte_level(), vocab_size=400)
+    squeeze.pack(folder, tmp_path / "packed")
+    with pytest.raises(FormatError, match=r"packed: is packed, and its weights are dense: `squeeze unpack` it"):
+        squeeze.densify(tmp_path / "packed", tmp_path / "out")
+    assert {path.name for path in tmp_path.iterdir()} == {"model", "packed"}
+
+
 def test_refuses_a_sparse_form_of_another_tool(tmp_path):
     folder = tiny_models.write_folder(tmp_path / "model", tiny_models.byte_level(), vocab_size=400)
     path, module = folder / "model.safetensors", "model.layers.0.self_attn.q_proj"

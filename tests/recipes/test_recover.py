@@ -223,7 +223,7 @@ def test_what_cannot_be_honoured_is_refused(tmp_path, models):
         (source, other, {}, "do not compute what those of"),
         (source, models("gpt2"), {}, "model_type is gpt2"),
         (source, source, {}, "is compressed itself"),
-        (base, base, {}, "without scales to train"),
+        (base, base, {}, "weights are dense, without scales to train"),
         (rounded, base, {}, "are rounded"),
         (narrow, base, {}, "scales are powers of two"),
         (tmp_path / "packed", base, {}, "is packed"),

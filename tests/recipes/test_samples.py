@@ -10,6 +10,7 @@ import torch
 import squeeze
 from squeeze.errors import SqueezeError
 from squeeze.recipes.samples import given, needed, passages, samples_of
+from squeeze.system.storage import path_of
 from tests.makers import zoo, zoo_others
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -108,6 +109,11 @@ def test_without_inputs_the_model_s_needs_are_named(bert, tmp_path):
     (pictures / "a.png").write_bytes(b"")
     with pytest.raises(SqueezeError, match="has no processor that transformers can load"):
         samples_of(vit, pictures, 4, 32, 0)
+
+
+def test_a_url_is_named_and_refused():
+    with pytest.raises(SqueezeError, match=r"'fake://bucket/text\.txt' is a URL, and this takes a path"):
+        given(path_of("fake://bucket/text.txt"), 1)
 
 
 def test_callables_and_iterables_give_samples():

@@ -70,7 +70,7 @@ class Grids:
         """
         checkpoint = Checkpoint.open(folder)
         described = checkpoint.config.get("quantization_config") or {}
-        method = str(described.get("quant_method")) if isinstance(described, dict) else ""
+        method = str(described.get("quant_method") or "") if isinstance(described, dict) else ""
         if method != SPARSE and method not in READERS:
             kind = f"stored as {printable(method)}" if method else "dense"
             raise SqueezeError(
