@@ -110,7 +110,9 @@ def _folder(run: Run, settings: Quantizing, method: GridMethod, methods: Mapping
     calibrated = any(one.needs_hessian for one in (method, *methods.values()))
     ranged = method.rounding is not None and method.rounding.ranged
     described = _described(method, settings, common)
-    if calibrated or ranged or settings.smooth or settings.kv_scheme:
+    chooses = settings.target_bits is not None or settings.target_bytes is not None
+    needs_tokens = bool(calibrated or ranged or chooses or settings.smooth or settings.kv_scheme)
+    if needs_tokens:
         described |= run.described()
     report = run.waiting(method.name, described)
     if report is not None and report.format != settings.format:
@@ -121,8 +123,7 @@ def _folder(run: Run, settings: Quantizing, method: GridMethod, methods: Mapping
     mix = by_name(checkpoint, method, common)
     make_writer(settings.format, method, {**mix.single, **methods}, checkpoint, mix.patterns)
     fit = fitted(checkpoint, method, {**mix.methods, **methods}, settings.format, mix.ignore)
-    chooses = settings.target_bits is not None or settings.target_bytes is not None
-    tokens = run.tokens() if calibrated or ranged or chooses or settings.smooth or settings.kv_scheme else None
+    tokens = run.tokens() if needs_tokens else None
     source, checkpoint = checkpoint, _prepared(run, settings, checkpoint, tokens, fit.methods)
     network = fit.network if checkpoint is source else Network(checkpoint)
     outer = outer_methods(network, method, settings)

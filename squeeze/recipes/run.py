@@ -31,6 +31,7 @@ from squeeze.system.work import forget, other_settings
 __all__ = ["Run", "Source", "read", "takes_models", "tokens_of"]
 
 Source = Path | str | nn.Module
+_OF_SETS = ("chat", "samples", "sequence_length")
 _F = TypeVar("_F", bound=Callable[..., Report])
 _S = TypeVar("_S")
 
@@ -110,6 +111,12 @@ class Run:
             "calibration": calibration_name(self.common.calibration, self.source),
         }
 
+    def unused(self) -> tuple[str, ...]:
+        """Return a note on options of a calibration set that were given, for a run that needs none."""
+        plain, given = Common(), ["calibration"] if self.common.calibration is not None else []
+        given += [name for name in _OF_SETS if getattr(self.common, name) != getattr(plain, name)]
+        return (f"not used, since nothing is calibrated: {', '.join(given)}",) if given else ()
+
     def compress(  # noqa: PLR0913
         self,
         checkpoint: Checkpoint,
@@ -130,7 +137,7 @@ class Run:
             checkpoint: The prepared checkpoint.
             method: The common method.
             writer: Writer of the format.
-            settings: Settings for the report.
+            settings: Settings for the report, with those of `described` if a calibration set is used.
             tokens: The calibration set, int64 [N, L] or samples, or None.
             methods: Methods of single modules, by the checkpoint's name.
             outer: Methods of the embedding and the head, by the network's name.
@@ -151,7 +158,7 @@ class Run:
             remarks=remarks or {},
             bound=self.common.bound,
             settings=settings,
-            notes=notes,
+            notes=notes if "calibration" in settings else (*notes, *self.unused()),
             resume=self.resume,
             overwrite=self.overwrite,
             device=self.device,

@@ -181,3 +181,8 @@ def test_every_architecture_is_reduced_or_refused_in_one_line(tmp_path, name):
     report = squeeze.experts(tmp_path / "in", **given)
     assert report.experts and all(len(layer["kept"]) == 2 for layer in report.experts.values())
     assert torch.isfinite(logits(load_model(tmp_path / "out"))).all()
+
+
+def test_a_calibration_set_that_norms_do_not_need_is_noted(tmp_path, mixture):
+    report = squeeze.experts(mixture("mixtral"), "norm", keep=0.67, out=tmp_path / "out", calibration="nowhere.txt")
+    assert report.notes[-1] == "not used, since nothing is calibrated: calibration"

@@ -11,6 +11,7 @@ from squeeze.cli import main
 from squeeze.engine import pipeline
 from squeeze.errors import SqueezeError
 from squeeze.prune.scores import Magnitude, Wanda
+from squeeze.quant.rtn import RTN
 from squeeze.recipes.train import distil, retrain, trainer
 from tests.makers import tiny_models
 
@@ -105,3 +106,28 @@ def test_the_command_goes_on_too(tmp_path, monkeypatch):
     done = CliRunner().invoke(main, [*command, "--resume", "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["settings"]["recovery"].endswith(" steps")
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"calibration": "nowhere.txt", "samples": 3}, "calibration, samples"),
+        ({"chat": True}, "chat"),
+        ({"sequence_length": 64}, "sequence_length"),
+        ({}, ""),
+    ],
+)
+def test_a_calibration_set_that_is_not_used_is_noted(tmp_path, folders, options, named):
+    note = [f"not used, since nothing is calibrated: {named}"] if named else []
+    quantised = squeeze.quantize(folders("llama"), RTN(bits=8), out=tmp_path / "q", format="dense", **options)
+    pruned = squeeze.prune(folders("llama"), Magnitude(), out=tmp_path / "p", **options)
+    for report in (quantised, pruned):
+        assert [one for one in report.notes if "not used" in one] == note
+
+
+def test_a_calibration_set_that_is_used_is_not_noted(tmp_path, folders):
+    given = {"calibration": TOKENS, "out": tmp_path / "q", "format": "dense"}
+    for options in ({"smooth": 0.5}, {"target_bits": 8.0}):
+        report = squeeze.quantize(folders("llama"), RTN(bits=8), **given, **options, overwrite=True)
+        assert not [one for one in report.notes if "not used" in one]
+        assert "calibration" in report.settings
