@@ -15,7 +15,9 @@ class Fields:
         self.agreed = self.alike = self.count = self.mark = 0
         self.cell = self.length = self.cells = self.value = self.digits = self.row = 0
         self.places, self.numbers = {}, {}
-        self.marks = self.so_far = self.key = 0
+        self.marks = self.key = self.up = 0
+        self.quoted = self.before = self.depth = 0
+        self.keys, self.own, self.over_cells = [0] * 16, [0] * 16, [0] * 16
 
     def registers(self, c, data):
         """Return the registers after a byte, the last of `data`."""
@@ -23,15 +25,15 @@ class Fields:
         self.agreed = min(self.agreed + 1, 255) if self.over < self.start and data[self.over] == c else 0
         self.alike = min(self.alike + 1, 255) if self.like > 0 and data[self.like] == c else 0
         self.move(c, data, q)
-        self.so_far = 0 if c == 10 else mix(self.so_far, c)
         first, second = (data[at] if at < self.start else 10 for at in (self.over, self.over + 1))
         above = first | second << 8 | self.agreed << 16 | self.count << 24
         alike = self.alike << 16 | self.mark << 24
         if self.like > 0:
             alike |= data[self.like] | data[min(self.like + 1, q - 1)] << 8
+        self.before = c
         self.update_cell(c)
         return {
-            **{"ABOVE": above, "ALIKE": alike, "MARKS": self.marks, "SO_FAR": self.so_far, "KEY": self.key},
+            **{"ABOVE": above, "ALIKE": alike, "MARKS": self.marks, "KEY": self.key, "UP": self.up},
             **{"CELL_KEY": mix(self.cell, self.key), "CELL_PLACE": mix(self.cell, self.cells)},
             "NUMBER": self.number(c),
         }
@@ -49,16 +51,32 @@ class Fields:
             return
         self.in_word, self.mark = 0, c
         if c == 10:
-            self.over, self.start, self.count, self.shape = self.start, q, 0, 0
+            self.over, self.start, self.count, self.shape, self.quoted = self.start, q, 0, 0, 0
         else:
             reach = range(self.over, min(self.start, self.over + 256))
             self.over = next((at + 1 for at in reach if data[at] == c), self.over)
             self.count = min(self.count + 1, 255)
             self.marks = (self.marks << 8 | c) & U64
             self.shape = mix(self.shape, c)
-            if c in b":=":
-                self.key = self.word
+            if c == ord('"'):
+                self.quoted ^= self.before != ord("\\")
+            elif not self.quoted:
+                self.update_key(c)
         self.look_up(q)
+
+    def update_key(self, c):
+        if c in b":=":
+            self.key = self.word
+            if self.before == ord('"'):
+                self.shape = mix(self.shape, self.word)
+        elif c in b"[{":
+            if self.depth < 16:
+                self.keys[self.depth], self.key = self.key, 0
+            self.depth += 1
+        elif c in b"]}" and self.depth > 0:
+            self.depth -= 1
+            if self.depth < 16:
+                self.key = self.keys[self.depth]
 
     def look_up(self, q):
         self.like = self.places.get(self.shape >> 48, 0)
@@ -66,7 +84,13 @@ class Fields:
 
     def update_cell(self, c):
         if c in ENDS:
-            self.cells = 0 if c == 10 else self.cells + (self.length > 0)
+            if self.length > 0:
+                if self.cells < 16:
+                    self.own[self.cells] = self.cell
+                self.cells += 1
+            if c == 10:
+                self.over_cells, self.own, self.cells = self.own, [0] * 16, 0
+            self.up = self.over_cells[self.cells] if self.cells < 16 else 0
             self.length, self.cell = 0, c
         else:
             self.length, self.cell = self.length + 1, mix(self.cell, c)

@@ -29,7 +29,7 @@ NAMES = (
     *("-", "OLDER", "WORD", "WORD_PAIR", "WORD_SKIP", "FOLLOWED", "RECORD", "POSITION", "CLASSES", "LINE"),
     *("PREVIOUS_WORD", "WORD_BEFORE", "LINE_START", "LINE_ABOVE"),
     *("PHASE", "SPELLED", "LAST_1", "LAST_2", "LAST_3", "TOKEN_1", "TOKEN_2", "TOKEN_3"),  # of tokenwise blocks
-    *("ABOVE", "ALIKE", "MARKS", "CELL_KEY", "CELL_PLACE", "NUMBER", "SO_FAR", "KEY"),  # of lines
+    *("ABOVE", "ALIKE", "MARKS", "CELL_KEY", "CELL_PLACE", "NUMBER", "KEY", "UP"),  # of lines
     *("COUNT", "CHANGES", "LINEAR", "COLUMN"),  # of records
 )
 

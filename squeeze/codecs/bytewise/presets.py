@@ -14,7 +14,7 @@ ALL = (1 << 64) - 1
 # Both are numbered here, because `--help` imports this module, and compiled code takes a third of a second to load.
 _NONE, _OLDER, _WORD, _WORD_PAIR, _WORD_SKIP, _FOLLOWED, _RECORD, _POSITION, _CLASSES, LINE = range(10)
 ABOVE, ALIKE, MARKS, CELL_KEY, CELL_PLACE, NUMBER = range(22, 28)
-COUNT, CHANGES, LINEAR = range(42, 45)
+COUNT, CHANGES, LINEAR = range(93, 96)
 
 
 def order(n: int) -> tuple[int, int, int]:

@@ -85,7 +85,7 @@ _FORM = {  # of lines, fields and numbers
     "number by difference": _pair(state.FIELDS + fields.NUMBER),
     "line of the same form and mark": _pair(_ALIKE, mask=0xFF0000FF),
     "key and two bytes": _pair(state.FIELDS + fields.KEY, history=0xFFFF),
-    "line so far": _pair(state.FIELDS + fields.SO_FAR),
+    "cell, its number and the cell above": _pair(state.FIELDS + fields.CELL_PLACE, state.FIELDS + fields.UP),
     "field above and agreement": _pair(_ABOVE, mask=0xFFFFFF),
 }
 LINES = {name: context for name, context in TEXT.items() if name not in _NOT_OF_LINES} | _FORM
@@ -226,7 +226,13 @@ _FAST = {
     "lines": (
         *("order 1", "order 3", "order 4", "word", "word and the one before", "classes of twelve bytes"),
         *("line of the same form", "line of the same form and mark", "field above and its number"),
-        *("three marks and byte", "cell and key", "cell and its number", "number by difference", "match and byte"),
+        *(
+            "cell, its number and the cell above",
+            "cell and key",
+            "cell and its number",
+            "number by difference",
+            "match and byte",
+        ),
     ),
     "other": (
         *("order 1", "order 2", "order 3", "order 4", "order 6", "what followed two bytes", "bytes 2 and 3"),
@@ -257,7 +263,10 @@ _LEFT_OUT_OF_TEXT = {  # by level, in text
     },
 }
 _LEFT_OUT_OF_LINES = {  # and in lines
-    5: {*_LEFT_OUT, "line so far", "field above and agreement", "word and byte", "outline of the line"},
+    5: {
+        *(*_LEFT_OUT, "field above and agreement", "word and byte", "word and the second before"),
+        "outline of the line",
+    },
     6: set[str](),
 }
 

@@ -41,9 +41,9 @@ INSTRUCTION = 27  # the x86 instruction that the next byte is part of (instructi
 INSTRUCTIONS = 28  # 16 bits each of the last four instructions
 _PARSER = 29
 FIELDS = 30  # the first of the registers of fields.py, for lines
-RECORDS = 50  # the first of the registers of records.py
-CELLS = 58  # the first of the registers of cells.py
-REGISTERS = 70
+RECORDS = 101  # the first of the registers of records.py
+CELLS = 109  # the first of the registers of cells.py
+REGISTERS = 121
 
 STACK = 16  # open brackets that are remembered
 

@@ -29,8 +29,8 @@ TOKEN_1, TOKEN_2, TOKEN_3 = 15, 16, 17  # hash of that many tokens before this o
 _SPELLED = 18
 _TOKENS_1, _TOKENS_2, _TOKENS_3 = 19, 20, 21
 FIELDS = 22  # the first of the registers of fields.py, for lines
-RECORDS = 42  # the first of the registers of records.py
-REGISTERS = 50
+RECORDS = 93  # the first of the registers of records.py
+REGISTERS = 101
 
 _MULTIPLY = np.uint64(0x9E3779B97F4A7C15)
 _SPREAD = np.uint64(0xD6E8FEB86659FD93)

@@ -1,8 +1,9 @@
 """Registers for lines of the same form, such as logs, tables of text and JSON lines.
 
-Two places in the text before show what may come next: the same field of the line above, and the last place that the
-same marks preceded in a line. Other registers have the field so far with its key or its place in the line, and a number
-by its difference from the one before. All are updated after every byte.
+Two places in the text before show what may come next. One is the same field of the line above, the other the last place
+that the same marks, and keys in quotation marks, preceded in a line. Other registers have the field so far with its key
+or its place in the line, and the whole field above. The last has a number by its difference from the one before. All
+are updated after every byte.
 """
 
 import numpy as np
@@ -17,14 +18,19 @@ MARKS = 2  # the latest eight bytes that are marks
 CELL_KEY = 3  # hash of the cell so far and the key
 CELL_PLACE = 4  # hash of the cell so far and its number in the line
 NUMBER = 5  # digit by the last difference (8 bits), digit of the last value (8), which agree (4), digits so far (4)
-SO_FAR = 6  # hash of the line so far
-KEY = 7  # hash of the word before the latest colon or equals sign
+KEY = 6  # hash of the word before the latest colon or equals sign, in the innermost open bracket
+UP = 7  # hash of the whole cell above: the one with the same number in the line above
 _START, _OVER, _LIKE, _SHAPE, _IN_WORD, _WORD = range(8, 14)
 _CELL, _LENGTH, _CELLS = range(14, 17)
 _VALUE, _DIGITS, _ROW = range(17, 20)
-REGISTERS = 20
+_QUOTED, _BEFORE, _DEPTH = range(20, 23)  # whether the next byte is in a string; the last byte; open brackets
+_KEYS = 23  # those of the innermost open brackets
+_DEEPEST = 16  # brackets whose keys are remembered
+_OWN = _KEYS + _DEEPEST  # hashes of the first whole cells of this line, then of the line above
+_LINE_CELLS = 16
+REGISTERS = _OWN + 2 * _LINE_CELLS
 
-_NEWLINE = 10
+_NEWLINE, _QUOTE, _BACKSLASH = 10, 34, 92
 _RUN = 256  # stands for a word in the hash of a line's form
 _REACH = 256  # bytes in which a mark is searched in the line above
 _MOST = np.uint64(255)
@@ -74,6 +80,7 @@ def update_byte(f, places, numbers, data, position, with_above=True):
     f[ALIKE] = (alike << np.uint64(16)) | (mark << np.uint64(24))
     if like > 0:
         f[ALIKE] |= np.uint64(data[like]) | (np.uint64(data[min(like + 1, position - 1)]) << np.uint64(8))
+    f[_BEFORE] = np.uint64(byte)
     _update_cell(f, byte)
     if numbers.shape[0] == NUMBERS:
         _update_number(f, numbers, byte)
@@ -81,11 +88,10 @@ def update_byte(f, places, numbers, data, position, with_above=True):
 
 @inline
 def _update_above(f, data, position):
-    """Update the place in the line above, and the hash of the line so far."""
+    """Update the place in the line above."""
     byte = np.int64(data[position - 1])
     start, over, marks = np.int64(f[_START]), np.int64(f[_OVER]), f[ABOVE] >> np.uint64(24)
     agreed = _counted(f[ABOVE], over < start and np.int64(data[over]) == byte)
-    f[SO_FAR] = np.uint64(0) if byte == _NEWLINE else mix_hash(f[SO_FAR], np.uint64(byte))
     if _IS_WORD[byte]:
         over += np.int64(over < start and _IS_WORD[data[over]])
     elif byte == _NEWLINE:
@@ -117,12 +123,37 @@ def _at_mark(f, places, position, byte):
     f[_IN_WORD] = np.uint64(0)
     if byte == _NEWLINE:
         f[_SHAPE] = np.uint64(0)
+        f[_QUOTED] = np.uint64(0)
     else:
         f[MARKS] = (f[MARKS] << np.uint64(8)) | np.uint64(byte)
         f[_SHAPE] = mix_hash(f[_SHAPE], np.uint64(byte))
+        _update_key(f, byte)
+    return _look_up(f, places, position)
+
+
+@inline
+def _update_key(f, byte):
+    """Update the key, and whether the next byte is in a string, after a mark.
+
+    Colons in strings make no keys, and a key in quotation marks is part of the form of its line. A closed bracket
+    restores the key before it.
+    """
+    depth = f[_DEPTH]
+    if byte == _QUOTE:
+        f[_QUOTED] ^= np.uint64(f[_BEFORE] != np.uint64(_BACKSLASH))
+    elif f[_QUOTED] == np.uint64(0):
         if byte in (58, 61):
             f[KEY] = f[_WORD]
-    return _look_up(f, places, position)
+            if f[_BEFORE] == np.uint64(_QUOTE):
+                f[_SHAPE] = mix_hash(f[_SHAPE], f[_WORD])
+        elif byte in (91, 123):
+            if depth < np.uint64(_DEEPEST):
+                f[np.uint64(_KEYS) + depth], f[KEY] = f[KEY], np.uint64(0)
+            f[_DEPTH] += np.uint64(1)
+        elif byte in (93, 125) and depth > np.uint64(0):
+            f[_DEPTH] -= np.uint64(1)
+            if depth <= np.uint64(_DEEPEST):
+                f[KEY] = f[np.uint64(_KEYS - 1) + depth]
 
 
 @inline
@@ -161,7 +192,7 @@ def _expected(data, over, start):
 def _update_cell(f, byte):
     """Update what is known of the cell: bytes between blanks, commas, semicolons, bars and quotation marks."""
     if _ENDS_CELL[byte]:
-        f[_CELLS] = np.uint64(0) if byte == _NEWLINE else f[_CELLS] + np.uint64(f[_LENGTH] > np.uint64(0))
+        _end_cell(f, byte)
         f[_LENGTH] = np.uint64(0)
         f[_CELL] = np.uint64(byte)
     else:
@@ -169,6 +200,22 @@ def _update_cell(f, byte):
         f[_LENGTH] += np.uint64(1)
     f[CELL_KEY] = mix_hash(f[_CELL], f[KEY])
     f[CELL_PLACE] = mix_hash(f[_CELL], f[_CELLS])
+
+
+@inline
+def _end_cell(f, byte):
+    """Note the hash of a whole cell, and show the one above the next cell."""
+    number = f[_CELLS]
+    if f[_LENGTH] > np.uint64(0):
+        if number < np.uint64(_LINE_CELLS):
+            f[np.uint64(_OWN) + number] = f[_CELL]
+        number += np.uint64(1)
+    if byte == _NEWLINE:
+        for k in range(_OWN, _OWN + _LINE_CELLS):
+            f[k + _LINE_CELLS], f[k] = f[k], np.uint64(0)
+        number = np.uint64(0)
+    f[_CELLS] = number
+    f[UP] = f[np.uint64(_OWN + _LINE_CELLS) + number] if number < np.uint64(_LINE_CELLS) else np.uint64(0)
 
 
 @inline

@@ -26,6 +26,10 @@ LOG = (
     b"2026-11-09 10:59:58 GET /a/b?c=1 200 99 caf\xc3\xa9\n2026-11-09 10:59:59 GET /a/cc?c=2 200 102\n\n"
     b"2026-11-09 11:00:00 GET /a/cc?c=3; 200 105\nkey: 1, 999\nkey: 2, 1998\nkey: 3, 12345678901234567890\nkey: 4, 1\n"
 )
+JSON = (
+    b'{"user": {"id": 1, "name": "a \\"b: c"}, "x": [[[[[[[[[[[[[[[[[{7: 1}]]]]]]]]]]]]]]]]]]}, "y": 2\n'
+    b'{"user": {"id": 2, "name": "a \\"b: d"}}, "z = 0\na = 1 0 2 3 4 5 6 7 8 9 a b c d e f g h\na = 2 0 2 3\n'
+)
 BINARY = (
     bytes(20) + b"\xe8\x10\x00\x00\x00\x89\xe5\x0f\x85\x20\x00\x00\x00\xff\xfe\x80" * 12 + bytes(range(100, 130)) * 2
 )
@@ -60,8 +64,9 @@ def test_files_decode_as_they_are_specified(raw, kind, level):
 
 
 @pytest.mark.parametrize("level", [4, 5, 6])
-def test_lines_decode_as_they_are_specified(level):
-    assert is_read_as_specified(LOG, level, "lines")
+@pytest.mark.parametrize("raw", [LOG, JSON], ids=["log", "json"])
+def test_lines_decode_as_they_are_specified(raw, level):
+    assert is_read_as_specified(raw, level, "lines")
 
 
 @pytest.mark.parametrize("level", [4, 5, 6])
