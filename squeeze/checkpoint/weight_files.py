@@ -38,6 +38,7 @@ __all__ = [
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MANIFEST = "squeeze.json"  # in a packed folder
+_DIFFUSERS = "diffusion_pytorch_model"  # prefix of its files of weights
 TORCH = (".bin", ".pt", ".pth", ".ckpt")
 
 
@@ -55,6 +56,8 @@ def weight_files(folder: Path) -> list[Path]:
             raise FormatError(how_to_convert(programs[0]))
         if links := [name for name in (WEIGHTS, INDEX) if (folder / name).is_symlink()]:
             raise FormatError(f"{folder}: {why_missing(folder, links[0])}")
+        if any(folder.glob(f"{_DIFFUSERS}*.safetensors*")):
+            raise FormatError(f"{folder}: is a model of diffusers, which only `squeeze pack` compresses")
         raise FormatError(f"{folder}: has neither {WEIGHTS} nor {INDEX}")
     return [shard_at(folder, name) for name in names]
 

@@ -314,3 +314,12 @@ def test_an_id_of_the_hub_is_told_how_to_fetch_it(tmp_path, monkeypatch):
     assert absent(tmp_path / "org" / "name") == absent(Path("a/b/c")) == absent(Path("../a")) == "no such folder"
     (tmp_path / "org").mkdir()
     assert absent(Path("org/name")) == "no such folder"
+
+
+@pytest.mark.parametrize(
+    "name", ["diffusion_pytorch_model.safetensors", "diffusion_pytorch_model.safetensors.index.json"]
+)
+def test_a_model_of_diffusers_is_named(tmp_path, name):
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(FormatError, match="is a model of diffusers, which only `squeeze pack` compresses"):
+        weight_files(tmp_path)
