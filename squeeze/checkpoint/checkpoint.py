@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import xxhash
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import nn
@@ -27,7 +28,8 @@ from squeeze.checkpoint.architectures import EMBEDDING, HEAD
 from squeeze.checkpoint.config_json import CONFIG, check_layers, read_config
 from squeeze.checkpoint.safetensors import ELEMENT_BITS, Tensor
 from squeeze.checkpoint.weight_files import INDEX, WEIGHTS, absent, own_files, read_index, weight_files
-from squeeze.errors import FormatError, SqueezeError, printable
+from squeeze.errors import DamagedError, FormatError, SqueezeError, printable
+from squeeze.system.documents import parse_object
 from squeeze.system.moving import synced
 from squeeze.system.storage import local_path
 
@@ -63,6 +65,7 @@ MAX_SHARD = 4 << 30  # bytes
 _LONGEST_NAME = 1000  # characters
 _FLOATS = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 _PIECE = 1 << 24
+_SUMS = "checksums"  # of the tensors of a part, in its metadata
 _SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)|inline_container|file write failed")
 
 
@@ -237,12 +240,14 @@ class Parts:
         """Write a part in one step."""
         unfinished = self.path(part).with_suffix(".unfinished")
         with disk_errors(unfinished):
-            save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, unfinished)
+            whole = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
+            sums = {name: xxhash.xxh3_64_hexdigest(_bytes_of(tensor)) for name, tensor in whole.items()}
+            save_file(whole, unfinished, {_SUMS: json.dumps(sums)})
         unfinished.replace(self.path(part))
 
     def join(self, parts: Iterable[str], folder: Path, max_shard: int = MAX_SHARD) -> int:
         """Join parts to shards of at most `max_shard` bytes (or one part) and an index, and return the bytes of all
-        tensors."""
+        tensors. Raises DamagedError if a part has other bytes than were put."""
         shards: list[list[tensorfile.TensorFile]] = []
         room = -1
         for part in parts:
@@ -286,7 +291,19 @@ def _concatenate(files: list[tensorfile.TensorFile], target: Path) -> int:
 
 
 def _payload(file: tensorfile.TensorFile) -> Iterator[bytes]:
+    """Yield the tensors of a part. Raises DamagedError if their checksums differ."""
+    sums = parse_object((file.metadata or {}).get(_SUMS, "{}"))
     with file.path.open("rb") as source:
         source.seek(len(file.header))
-        while piece := source.read(_PIECE):
-            yield piece
+        for tensor in file.tensors:
+            digest, rest = xxhash.xxh3_64(), tensor.size
+            while piece := source.read(min(_PIECE, rest)):
+                digest.update(piece)
+                rest -= len(piece)
+                yield piece
+            if digest.hexdigest() != sums.get(tensor.name):
+                raise DamagedError(f"{file.path}: finished work is damaged: repeat the command, which starts anew")
+
+
+def _bytes_of(tensor: torch.Tensor) -> memoryview:
+    return tensor.reshape(-1).view(torch.uint8).numpy().data

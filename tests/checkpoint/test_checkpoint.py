@@ -7,10 +7,11 @@ import struct
 import pytest
 import torch
 from click.testing import CliRunner
+from safetensors.torch import load_file
 
 from squeeze.checkpoint.checkpoint import Checkpoint, Parts, disk_errors
 from squeeze.cli import main
-from squeeze.errors import FormatError
+from squeeze.errors import DamagedError, FormatError
 from tests.makers import hostile, tiny_models
 
 
@@ -66,3 +67,20 @@ def test_commands_on_a_full_disk_end_in_one_line(tmp_path, tokenizer, command):
             done = CliRunner().invoke(main, ["densify", str(tmp_path / "out"), str(tmp_path / "dense")])
         assert (done.exit_code, done.output.count("\n")) == (1, 1), (done.output, done.exception)
         assert "File too large" in done.output and not (tmp_path / "dense").exists()
+
+
+def test_finished_parts_come_back_as_they_were_put(tmp_path):
+    floats = {name: torch.ones(2, 4).to(getattr(torch, name)) for name in ("bfloat16", "float8_e4m3fn", "int32")}
+    whole = {**floats, "bool": torch.tensor([True, False]), "number": torch.tensor(3.0), "none": torch.zeros(0, 3)}
+    parts = Parts(tmp_path)
+    parts.put("a", whole)
+    parts.put("b", {"turned": torch.arange(6.0).view(2, 3).T})
+    (tmp_path / "out").mkdir()
+    parts.join(["a", "b"], tmp_path / "out")
+    found = load_file(tmp_path / "out" / "model.safetensors")
+    assert all(torch.equal(found[name].float(), tensor.float()) for name, tensor in whole.items())
+    assert torch.equal(found["turned"], torch.arange(6.0).view(2, 3).T)
+    path = parts.path("b")
+    path.write_bytes(path.read_bytes()[:-1] + b"\1")
+    with pytest.raises(DamagedError, match=r"b\.part: finished work is damaged: repeat the command"):
+        parts.join(["a", "b"], tmp_path / "out")
