@@ -159,7 +159,7 @@ def _faxes(tags: dict[int, tuple[int, ...]]) -> Iterator[tuple[int, Fax]]:
     sizes = tags.get(_TILE_SIZES if has_tiles else _SIZES, ())
     for number, (place, size) in enumerate(zip(_places(tags), sizes, strict=False)):
         rows = each if has_tiles else min(each, height - number * each)
-        if rows > 0:
+        if size > 0 and rows > 0:
             yield place, Fax(size, columns, rows, group, is_mixed, is_reversed)
 
 

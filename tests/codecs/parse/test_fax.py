@@ -1,6 +1,7 @@
 """Facsimile in TIFF and PDF becomes rows of bits, and comes back, also by the naive coder."""
 
 import base64
+import struct
 import zlib
 
 import numpy as np
@@ -126,6 +127,35 @@ def test_rows_that_are_read_in_vain_cost_time():
     before = room.attempts
     assert Fax(Page(60_000, 0, 0)).open(b"\xff" * 99, 0, room) is None
     assert before - room.attempts > 60_000
+
+
+def test_bits_that_are_reversed_cost_time_as_they_are_read():
+    room = Room(1 << 20)
+    before = room.attempts
+    assert Fax(Page(8, 9, TWO, is_reversed=True, size=50_000)).open(bytes(60_000), 0, room) is None
+    assert 50_000 <= before - room.attempts < 60_000
+
+
+def test_more_zeros_than_fill_a_byte_end_a_fax():
+    pixels = faxes.PIXELS[:8]
+    first, rest = (faxes.coded(part, 1, 0, 0) for part in (pixels[:3], pixels[3:]))
+    assert opened_rows(faxes.coded(pixels, 3, 0, 0)) == faxes.ROWS[: 8 * 19]
+    assert opened_rows(first + b"\0" + rest) == faxes.ROWS[: 3 * 19]
+
+
+def opened_rows(stream: bytes) -> bytes:
+    """Return the rows of group 3, each behind an end of a line."""
+    found = Fax(Page(150, 8, ONE)).open(stream, 0, Room(1 << 16))
+    assert found and stream.startswith(Fax().close(found.content, NOTHING, found.extra).tobytes())
+    return found.content.tobytes()
+
+
+def test_strips_without_bytes_are_none():
+    data = faxes.tiff("group 4", strips=3)
+    sizes = [fax.size for _, fax in find_faxes(data)]
+    packed = struct.pack("<3I", *sizes)
+    assert len(sizes) == 3 and data.count(packed) == 1
+    assert list(find_faxes(data.replace(packed, bytes(12)))) == []
 
 
 def test_a_file_says_how_its_strips_are_coded():

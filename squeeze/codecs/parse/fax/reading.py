@@ -10,6 +10,7 @@ __all__ = ["ALIGNED", "END_OF_LINE", "MARGIN", "MOST_ENDS", "ONE", "TAGGED", "TW
 ONE, TWO, TAGGED = 0, 1, 2  # dimensions of rows: one; two; and what a bit before each row says
 END_OF_LINE, ALIGNED = 1, 2  # flags: a code before each row; zeros, so that rows begin with whole bytes
 EOL_BITS = 12  # eleven zeros and a one
+_MOST_FILLED = 7  # zeros before such a code, so that it ends with a byte
 MOST_ENDS = 6  # ends of lines after the last row
 MARGIN = 8  # places in a list beyond those of a row
 _LEFT = 6  # places that two changes and the end of a row may take
@@ -27,13 +28,13 @@ def _peek(data, place, count):
 
 
 @inline
-def _read_run(data, place, color, found):
-    """Read the length of a run to `found[0]`, or -1; return the place after it."""
+def _read_run(data, place, color, most, found):
+    """Read the length of a run to `found[0]`, or -1 if it is invalid or above `most`; return the place after it."""
     total, number = np.int64(0), np.int64(64)
     while number >= 64:
         bits = _peek(data, place, _RUN_BITS)
         entry = _OF_BLACK[bits] if color else _OF_WHITE[bits]
-        if not entry or place >= 8 * data.size or total > 1 << 20:
+        if not entry or place >= 8 * data.size or total > most:
             found[0] = -1
             return place
         place += entry & 15
@@ -48,7 +49,7 @@ def _read_line(data, place, columns, line, found):
     """Read a row as runs; return the place after it, or -1. The number of changes goes to `found[1]`."""
     at, count, color = np.int64(0), np.int64(0), np.int64(0)
     while at < columns:
-        place = _read_run(data, place, color, found)
+        place = _read_run(data, place, color, columns - at, found)
         at += found[0]
         if found[0] < 0 or at > columns or count + _LEFT > line.size:
             return np.int64(-1)
@@ -81,7 +82,7 @@ def _read_from(data, place, columns, above, line, found):
         elif mode == _HORIZONTAL:
             at = max(at, 0)
             for k in range(2):
-                place = _read_run(data, place, color ^ k, found)
+                place = _read_run(data, place, color ^ k, columns - at, found)
                 at += found[0]
                 if found[0] < 0 or at > columns:
                     return np.int64(-1)
@@ -134,9 +135,9 @@ def read(data, dimensions, flags, columns, pixels, lines, tags, found):
     while rows < pixels.shape[0]:
         at = place
         if flags & END_OF_LINE:
-            while at < 8 * data.size and not _peek(data, at, 1):
+            while at < 8 * data.size and at - place < EOL_BITS + _MOST_FILLED and not _peek(data, at, 1):
                 at += 1
-            if at - place < EOL_BITS - 1:
+            if not EOL_BITS <= at - place + 1 <= EOL_BITS + _MOST_FILLED:
                 break
             found[3] |= at - place > EOL_BITS - 1
             at += 1

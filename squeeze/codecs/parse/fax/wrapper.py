@@ -61,7 +61,9 @@ class Fax(Wrapper):
         if page is None:
             return None
         stream = np.frombuffer(data, np.uint8)[start : start + page.size if page.size else None]
-        stream = _BITS_REVERSED[stream] if page.is_reversed else stream
+        if page.is_reversed:
+            room.spend(stream.size)
+            stream = _BITS_REVERSED[stream]
         form, pixels = _read(stream, page, room.content)
         if not len(pixels):
             room.spend(_COST * page.columns)
