@@ -105,13 +105,13 @@ class Disk:
 
         return call
 
-    def _save_file(self, tensors: Any, path: Path) -> None:
+    def _save_file(self, tensors: Any, path: Path, metadata: dict[str, str] | None = None) -> None:
         """Raise an error as Rust does, with the system's message in words."""
         try:
             self.touch("write", path)
         except OSError as error:
             raise safetensors.SafetensorError(f"I/O error: {error.strerror} (os error {error.errno})") from None
-        save_file(tensors, path)
+        save_file(tensors, path, metadata)
 
 
 class _WatchedFile(io.FileIO):
