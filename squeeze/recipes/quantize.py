@@ -32,7 +32,16 @@ from squeeze.quant.methods import SCHEMES
 from squeeze.quant.rotate import RotatedCheckpoint, transform_config
 from squeeze.quant.smooth import SmoothedCheckpoint, can_be_smoothed
 from squeeze.recipes.gguf.mixtures import methods_of
-from squeeze.recipes.gguf.quantize import BOUNDS, GgufTarget, blocks_folder, by_size, check_file, method_of
+from squeeze.recipes.gguf.quantize import (
+    BOUNDS,
+    GgufTarget,
+    blocks_folder,
+    by_size,
+    check_file,
+    check_sealed,
+    method_of,
+    seal,
+)
 from squeeze.recipes.options import AUTO, FULL, GGUF, MIXTURES, QUANTIZE, Common, Quantizing
 from squeeze.recipes.quantizing.bits import by_budget, by_name
 from squeeze.recipes.quantizing.fitting import Fitted, fitted, method_of_scheme, scaled_as, settings_of_scheme
@@ -199,6 +208,9 @@ def _gguf(
         how = (checkpoint, common_method, target.writer, described, calibration)
         shared = {"outer": target.outer, "remarks": target.remarks, "notes": target.export.notes}
         report = run.compress(*how, methods=target.methods, **shared)
+        seal(folder)
+    else:
+        check_sealed(folder)
     return target.finish(report, folder, overwrite, mixture)
 
 

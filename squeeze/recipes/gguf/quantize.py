@@ -4,6 +4,7 @@
 run can continue, and the file is made of it at the end.
 """
 
+import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -19,9 +20,10 @@ from squeeze.engine.network import Network, weight_of
 from squeeze.engine.pipeline import Writer
 from squeeze.engine.report import Report
 from squeeze.engine.selection import plan
-from squeeze.errors import FormatError, OptionError, SqueezeError
+from squeeze.errors import DamagedError, FormatError, OptionError, SqueezeError
 from squeeze.integrations.gguf.export import Export, padded
 from squeeze.options import Request
+from squeeze.packing.folder import sha256_of
 from squeeze.quant.allocation import allocate
 from squeeze.quant.blocks import GRIDS, BlockTensor, grid_of, type_for, type_of
 from squeeze.quant.method import GridMethod
@@ -30,12 +32,24 @@ from squeeze.recipes.options import AUTO, GGUF, Quantizing
 from squeeze.recipes.quantizing.bits import FISHER_TOKENS
 from squeeze.recipes.quantizing.outer import Outer
 from squeeze.recipes.run import Run
+from squeeze.system.documents import read_object
 from squeeze.system.moving import in_the_way
 
-__all__ = ["BOUNDS", "MIDDLE", "GgufTarget", "blocks_folder", "by_size", "check_file", "method_of"]
+__all__ = [
+    "BOUNDS",
+    "MIDDLE",
+    "GgufTarget",
+    "blocks_folder",
+    "by_size",
+    "check_file",
+    "check_sealed",
+    "method_of",
+    "seal",
+]
 
 MIDDLE = "q4_k"  # what decides on the types of embedding and head
 BOUNDS = {"q3_k": 4.0}  # of a token's weight where none is asked for: `bench gguf` has what it gains
+_SUMS = "checksums.json"  # of the files in the folder of blocks
 _TYPES = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_0")  # to choose from, or what fits in their places
 
 
@@ -118,6 +132,26 @@ def check_file(target: Path, overwrite: bool) -> None:
 def blocks_folder(target: Path) -> Path:
     """Return the folder that holds blocks until the file is written."""
     return target.with_name(f".{target.name[:60]}.blocks")
+
+
+def seal(folder: Path) -> None:
+    """Write the checksums of the files in a folder of blocks."""
+    (folder / _SUMS).write_text(json.dumps(_checksums(folder)))
+
+
+def check_sealed(folder: Path) -> None:
+    """Raise DamagedError, and delete the folder of blocks, if its files are not those that were sealed."""
+    try:
+        is_intact = read_object(folder / _SUMS) == _checksums(folder)
+    except (OSError, FormatError):
+        is_intact = False
+    if not is_intact:
+        shutil.rmtree(folder)
+        raise DamagedError(f"{folder}: finished work is damaged: repeat the command, which starts anew")
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    return {path.name: sha256_of(path) for path in folder.iterdir() if path.is_file() and path.name != _SUMS}
 
 
 def method_of(request: Request[Quantizing]) -> GridMethod:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 import squeeze
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.cli import main
-from squeeze.errors import FormatError, OptionError, SqueezeError
+from squeeze.errors import DamagedError, FormatError, OptionError, SqueezeError
 from squeeze.integrations.gguf.export import Export
 from squeeze.integrations.gguf.import_ import import_gguf
 from squeeze.integrations.load_model import load_model
@@ -135,6 +135,33 @@ def test_a_stopped_run_goes_on(tmp_path, llama, monkeypatch):
         squeeze.quantize(llama, "rtn", out=out, resume=True, **given)
     assert out.read_bytes() == (tmp_path / "whole.gguf").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.gguf", "whole.gguf"]
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["changed", "lost"])
+def test_a_stopped_run_does_not_go_on_with_damaged_blocks(tmp_path, llama, monkeypatch, is_lost):
+    out, given = tmp_path / "out.gguf", {"format": "gguf", "type": "q4_0"}
+
+    def stop(*args, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Export, "write", stop)
+        with pytest.raises(KeyboardInterrupt):
+            squeeze.quantize(llama, "rtn", out=out, **given)
+    folder = quantize_gguf.blocks_folder(out)
+    if is_lost:
+        (folder / "checksums.json").unlink()
+    else:
+        path = folder / "model.safetensors"
+        data = bytearray(path.read_bytes())
+        data[-100] ^= 1
+        path.write_bytes(data)
+    with pytest.raises(DamagedError, match=r"\.blocks: finished work is damaged: repeat the command, which starts"):
+        squeeze.quantize(llama, "rtn", out=out, resume=True, **given)
+    assert not out.exists()
+    squeeze.quantize(llama, "rtn", out=out, resume=True, **given)
+    squeeze.quantize(llama, "rtn", out=tmp_path / "whole.gguf", **given)
+    assert out.read_bytes() == (tmp_path / "whole.gguf").read_bytes()
 
 
 def test_a_rotation_is_folded_in(tmp_path, llama):
