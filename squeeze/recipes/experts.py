@@ -74,7 +74,7 @@ def experts(
         content = work / folder.CONTENT
         content.mkdir()
         report.notes += [*copy_other_files(run.source, content), *_ignored(network)]
-        report.notes += [] if calibrated else run.unused()
+        report.notes += [] if calibrated else run.unused(chosen.name)
         config = cut_config(network.checkpoint.config, plan.counts, plan.kept, plan.active)
         (content / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         layers = Layers(network, plan.kept, content)

@@ -4,6 +4,7 @@ Weights on grids learn their scales, and if requested their codes (train/grids.p
 learn their values (train/masked.py). Norms and biases are trained with both. The result has the format of the input.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -156,7 +157,7 @@ def _opening(source: Path, base: Path, settings: RecoveringFolder, device: str) 
         return grids.opening(), grids
     if not has_codes(source) and settings.codes != MOVE and not settings.blocks:
         return sparse_opening(settings.rank, settings.seed, device), None
-    reason = next(iter(grids.left.values()), "they are dense")
+    reason = max(Counter(grids.left.values()).items(), key=lambda pair: pair[1], default=("they are dense", 0))[0]
     raise SqueezeError(f"{source}: none of its matrices can be trained: {reason}")
 
 

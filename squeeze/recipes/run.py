@@ -111,11 +111,11 @@ class Run:
             "calibration": calibration_name(self.common.calibration, self.source),
         }
 
-    def unused(self) -> tuple[str, ...]:
-        """Return a note on options of a calibration set that were given, for a run that needs none."""
+    def unused(self, method: str) -> tuple[str, ...]:
+        """Return a note on options of a calibration set that were given, for a method that needs none."""
         plain, given = Common(), ["calibration"] if self.common.calibration is not None else []
         given += [name for name in _OF_SETS if getattr(self.common, name) != getattr(plain, name)]
-        return (f"not used, since nothing is calibrated: {', '.join(given)}",) if given else ()
+        return (f"not used, since {method} is not calibrated: {', '.join(given)}",) if given else ()
 
     def compress(  # noqa: PLR0913
         self,
@@ -158,7 +158,7 @@ class Run:
             remarks=remarks or {},
             bound=self.common.bound,
             settings=settings,
-            notes=notes if "calibration" in settings else (*notes, *self.unused()),
+            notes=notes if "calibration" in settings else (*notes, *self.unused(method.name)),
             resume=self.resume,
             overwrite=self.overwrite,
             device=self.device,

@@ -185,4 +185,4 @@ def test_every_architecture_is_reduced_or_refused_in_one_line(tmp_path, name):
 
 def test_a_calibration_set_that_norms_do_not_need_is_noted(tmp_path, mixture):
     report = squeeze.experts(mixture("mixtral"), "norm", keep=0.67, out=tmp_path / "out", calibration="nowhere.txt")
-    assert report.notes[-1] == "not used, since nothing is calibrated: calibration"
+    assert report.notes[-1] == "not used, since norm is not calibrated: calibration"

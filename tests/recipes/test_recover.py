@@ -218,6 +218,7 @@ def test_what_cannot_be_honoured_is_refused(tmp_path, models):
     rounded = quantised(base, tmp_path / "rounded", scheme="w8a8")
     narrow = quantised(base, tmp_path / "narrow", bits=4, grid="mxfp4")
     nf4 = quantised(base, tmp_path / "nf4", bits=4, grid="nf4")
+    whole = quantised(base, tmp_path / "whole", bits=4, grid="nf4", head=4)
     squeeze.pack(source, tmp_path / "packed")
     for folder, original, options, message in (
         (source, other, {}, "do not compute what those of"),
@@ -228,6 +229,7 @@ def test_what_cannot_be_honoured_is_refused(tmp_path, models):
         (narrow, base, {}, "scales are powers of two"),
         (tmp_path / "packed", base, {}, "is packed"),
         (nf4, base, {"codes": "move"}, "codes are of a codebook"),
+        (whole, base, {"codes": "move"}, "codes are of a codebook"),  # not that the head is outside the blocks
         (source, base, {"rank": 4}, "`rank` is for sparse weights"),
         (source, base, {"calibration": TOKENS[:4]}, "more than 4 sequences"),
     ):

@@ -118,10 +118,10 @@ def test_the_command_goes_on_too(tmp_path, monkeypatch):
     ],
 )
 def test_a_calibration_set_that_is_not_used_is_noted(tmp_path, folders, options, named):
-    note = [f"not used, since nothing is calibrated: {named}"] if named else []
     quantised = squeeze.quantize(folders("llama"), RTN(bits=8), out=tmp_path / "q", format="dense", **options)
     pruned = squeeze.prune(folders("llama"), Magnitude(), out=tmp_path / "p", **options)
-    for report in (quantised, pruned):
+    for report, method in ((quantised, "rtn"), (pruned, "magnitude")):
+        note = [f"not used, since {method} is not calibrated: {named}"] if named else []
         assert [one for one in report.notes if "not used" in one] == note
 
 
