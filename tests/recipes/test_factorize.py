@@ -62,7 +62,7 @@ def test_every_architecture_loads_and_densifies(tmp_path, folders, kind):
 @pytest.mark.parametrize("method", [*METHODS])
 def test_every_method_is_stored_and_read_again(tmp_path, folders, method):
     report = squeeze.factorize(folders("llama"), method, keep=0.7, calibration=TOKENS, samples=6, out=tmp_path / "out")
-    unused = ["not used, since nothing is calibrated: calibration, samples"] if method == "svd" else []
+    unused = ["not used, since svd is not calibrated: calibration, samples"] if method == "svd" else []
     assert len(report.layers) == 14 and report.fallbacks == unused
     owners = ["self_attn.q_proj", "mlp.gate_proj"] if method == "shared" else []  # which store the basis of all
     others = [layer.bits for layer in report.layers if not layer.name.endswith(tuple(owners))]
