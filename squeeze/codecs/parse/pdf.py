@@ -65,7 +65,14 @@ def _image(dictionary: bytes) -> Image | None:
 
 
 def _fax(dictionary: bytes, columns: int, rows: int, k: int) -> Image | None:
-    """Return an image of some columns and rows, or any number; K is 0 or less for group 3 or 4, else for a mixture."""
+    """Return the image that a fax is, or None if its columns or rows are impossible.
+
+    Args:
+        dictionary: that of the image.
+        columns: pixels of a row.
+        rows: their number, or 0 if it is not known.
+        k: below 0 for group 4, 0 for group 3, above 0 for group 3 with rows of two dimensions among others.
+    """
     if not 1 <= columns <= MOST_COLUMNS or rows < 0:
         return None
     page = Page(columns, rows, TWO if k < 0 else TAGGED if k else ONE, bool(_ALIGNED.search(dictionary)))
