@@ -17,7 +17,7 @@ from squeeze.packing.tensors.content import Content, Difference, InMemory, whole
 from squeeze.packing.tensors.float_payload import DTYPES
 from squeeze.packing.tensors.float_plan import Plan
 from squeeze.packing.tensors.float_writer import Writer
-from squeeze.packing.tensors.grid_plan import Grid
+from squeeze.packing.tensors.grid_tiles import Grid
 from squeeze.packing.tensors.small import SmallPlan, plan_of
 
 __all__ = ["Coding", "Form", "Subject", "flat", "needed"]

@@ -16,7 +16,8 @@ from squeeze.packing.tensors.float_payload import DTYPES, WORDS, Array
 from squeeze.packing.tensors.float_writer import Behind, Writer, copy
 from squeeze.packing.tensors.grid_codes import rebuild, widen
 from squeeze.packing.tensors.grid_levels import AFFINE, E4M3, E5M2, FORMS, INT, KINDS, PALETTE, levels_of
-from squeeze.packing.tensors.grid_plan import IN_MEMORY, Codes, Grid, Tiles
+from squeeze.packing.tensors.grid_plan import IN_MEMORY
+from squeeze.packing.tensors.grid_tiles import Codes, Grid, Tiles
 from squeeze.packing.tensors.tables import damaged
 from squeeze.system.arena import thread_buffer
 

@@ -1,10 +1,10 @@
 """Finding the scale of short groups of bf16 values in a row, most of which have the same largest level as the group
 before.
 
-The steps are those of grid_fit.py for that level alone, all values at once: loops without branches, which compile to
+The steps are those of grid_search.py for that level alone, all values at once: loops without branches, which compile to
 vectors. Bounds are float32, so they are wider by some roundings; what is found is checked by the arithmetic of the
 decoder. Maxima of positive numbers are those of their bits, as integers, whose order compilers may change. A
-group that this finds no scale for is left to grid_fit.py.
+group that this finds no scale for is left to grid_search.py.
 """
 
 import numpy as np
@@ -24,7 +24,7 @@ _HUGE = np.int32(0x7F7FFFFF)  # the bits of a number that is no bound
 _SIGN, _MAGNITUDE, _HALF_STEP = np.int32(-0x80000000), np.int32(0x7FFFFFFF), np.int32(0x8000)
 _FIRST = 128  # values that narrow the scale before whole numbers above that are told apart
 _NO_BOUND = np.float32(2.0**120)
-_INFINITE = np.int32(0x7F000000)  # bits of numbers that are left to grid_fit.py
+_INFINITE = np.int32(0x7F000000)  # bits of numbers that are left to grid_search.py
 
 
 @inline
@@ -112,7 +112,7 @@ def _rebuilds(values, places, width, kind, scale):
 
 @part
 def _roundest(low, high, values, places, width, kind):
-    """Return the scale from low to high with the fewest bits that rebuilds all words, or -1, as grid_fit.py does."""
+    """Return the scale from low to high with the fewest bits that rebuilds all words, or -1, as grid_search.py does."""
     for bits in MANTISSAS:
         for number in range(TRIALS):
             scale = trial(low, high, bits, number)

@@ -2,7 +2,7 @@
 
 In NF4 and FP4 the largest value of a group is nearly always the last level. Then a table has the nearest level of each
 magnitude, and bounds and checks are those of 32 words, one for each code, instead of the group's. A float32 leaves few
-scales to try. A group that this finds no scale for is left to grid_fit.py, and what is found is checked by the
+scales to try. A group that this finds no scale for is left to grid_search.py, and what is found is checked by the
 arithmetic of the decoder.
 """
 
