@@ -67,8 +67,6 @@ class Fields:
     def update_key(self, c):
         if c in b":=":
             self.key = self.word
-            if self.before == ord('"'):
-                self.shape = mix(self.shape, self.word)
         elif c in b"[{":
             if self.depth < 16:
                 self.keys[self.depth], self.key = self.key, 0

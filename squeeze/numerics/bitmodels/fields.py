@@ -1,9 +1,8 @@
 """Registers for lines of the same form, such as logs, tables of text and JSON lines.
 
 Two places in the text before show what may come next. One is the same field of the line above, the other the last place
-that the same marks, and keys in quotation marks, preceded in a line. Other registers have the field so far with its key
-or its place in the line, and the whole field above. The last has a number by its difference from the one before. All
-are updated after every byte.
+that the same marks preceded in a line. Other registers have the field so far with its key or its place in the line, and
+the whole field above. The last has a number by its difference from the one before. All are updated after every byte.
 """
 
 import numpy as np
@@ -135,8 +134,7 @@ def _at_mark(f, places, position, byte):
 def _update_key(f, byte):
     """Update the key, and whether the next byte is in a string, after a mark.
 
-    Colons in strings make no keys, and a key in quotation marks is part of the form of its line. A closed bracket
-    restores the key before it.
+    Colons in strings make no keys. A closed bracket restores the key before it.
     """
     depth = f[_DEPTH]
     if byte == _QUOTE:
@@ -144,8 +142,6 @@ def _update_key(f, byte):
     elif f[_QUOTED] == np.uint64(0):
         if byte in (58, 61):
             f[KEY] = f[_WORD]
-            if f[_BEFORE] == np.uint64(_QUOTE):
-                f[_SHAPE] = mix_hash(f[_SHAPE], f[_WORD])
         elif byte in (91, 123):
             if depth < np.uint64(_DEEPEST):
                 f[np.uint64(_KEYS) + depth], f[KEY] = f[KEY], np.uint64(0)
