@@ -88,7 +88,7 @@ class CompressedTensorsLoader(CompressedTensorsHfQuantizer):
         with redirect_stderr(StringIO()), _caches_by_name():  # bars of the package
             super()._process_model_before_weight_loading(model, **kwargs)  # type: ignore[no-untyped-call]
         config: Any = self.quantization_config
-        scheme = config.quantization_config.kv_cache_scheme
+        scheme = config.quantization_config and config.quantization_config.kv_cache_scheme
         if scheme and not any("k_scale" in module._parameters for module in model.modules()):
             raise FormatError("compressed-tensors finds no attention layer whose KV cache it could quantise")
         pack_zero_points(model)
