@@ -180,8 +180,8 @@ def candidate_levels(row: Level, size: int, looks: Looks) -> list[Level]:
     """
     rows = [row]
     while (fallback := rows[-1].fallback) and fallback.serves(size, looks):
-        lower = level(fallback.level)
-        rows.append(bare(lower) if row.bare else lower)
+        other = level(fallback.level)
+        rows.append(bare(other) if row.bare else other)
     return rows
 
 

@@ -14,7 +14,7 @@ from squeeze.codecs.stream import blocks, runs
 __all__ = ["MEDIA", "of_block", "of_content", "regions"]
 
 _SAMPLE = 1 << 16  # bytes about which media are compared
-_MOSTLY = 15 / 16
+_MOSTLY = 15 / 16  # share of runs in data of no medium
 MEDIA: tuple[Medium, ...] = (Image(), Jpeg(), Sound(), Array())
 
 
