@@ -57,7 +57,9 @@ def _close(node: dict[str, Any], closings: Closings) -> bytes:
     for child in node["children"]:
         data += own.take(child["gap"])
         content = _close(child["node"], closings)
-        stream = closings.close(content, child["closing"]) if child["kind"] in (0, 1, 2, 3, 16) else b""
+        if child["kind"] in (22, 23):
+            content, child["extra"] = _numbers(content, child["extra"], data)
+        stream = closings.close(content, child["closing"]) if child["kind"] in (0, 1, 2, 3, 16, 23) else b""
         wrapper = _closed(child["kind"], content, child["extra"], stream)
         flags = child["extra"][0] if child["kind"] == 0 and child["extra"] else 0
         fields = struct.pack("<III", zlib.crc32(content), len(stream), len(content))
@@ -126,6 +128,18 @@ def differences(content: bytes, extra: bytes) -> bytes:
     return b"".join(found)
 
 
+def _numbers(content: bytes, extra: bytes, data: bytes) -> tuple[bytes, bytes]:
+    file = Bytes(extra)
+    distance, count, row = file.varint(), file.byte() + 1, file.varint()
+    begin = len(data) - distance - 3 * count
+    colours = [data[at : at + 3] for at in range(begin, begin + 3 * count, 3)]
+    order = sorted(range(count), key=lambda k: (299 * colours[k][0] + 587 * colours[k][1] + 114 * colours[k][2], k))
+    order += range(count, 256)
+    kept = set(range(0, len(content), row)) if row else set[int]()
+    found = bytes(byte if at in kept else order[byte] for at, byte in enumerate(content))
+    return found, file.take(file.rest)
+
+
 def _closed(kind: int, content: bytes, extra: bytes, stream: bytes) -> bytes:
     adler = struct.pack(">I", zlib.adler32(content))
     if kind in (0, 16):
@@ -134,7 +148,7 @@ def _closed(kind: int, content: bytes, extra: bytes, stream: bytes) -> bytes:
         return stream + adler
     if kind == 2:
         return stream + struct.pack("<II", zlib.crc32(content), len(content) % 2**32)
-    if kind == 3:
+    if kind in (3, 23):
         data, size = extra[:2] + stream + adler, int.from_bytes(extra[2:], "little")
         pieces = [data[at : at + size] for at in range(0, len(data), size)]
         return b"".join(
@@ -162,7 +176,7 @@ def _closed(kind: int, content: bytes, extra: bytes, stream: bytes) -> bytes:
     if kind == 19:
         pages = ("cp1252", "cp1251", "cp1250", "iso8859-2", "koi8-r", "cp1253", "cp866", "cp437", "mac-roman")
         return b"".join(_byte_of(char, pages[extra[0]]) for char in content.decode("utf-8"))
-    if kind == 7:
+    if kind in (7, 22):
         return naive_gif.close(content, extra)
     if kind == 21:
         return naive_fax.close(content, extra)

@@ -10,12 +10,13 @@ import numpy as np
 from squeeze.codecs.content import Content
 from squeeze.codecs.image.layout import Layout
 from squeeze.codecs.parse import lzw
+from squeeze.codecs.parse.palette import FARTHEST, Palette, ranked
 from squeeze.codecs.parse.protocol import Found, Wrapper
 from squeeze.codecs.parse.room import Room
 from squeeze.errors import DamagedError
 from squeeze.system.binary import read_exactly, read_varint, varint
 
-__all__ = ["Gif"]
+__all__ = ["Gif", "RankedGif"]
 
 _IMAGE, _EXTENSION = 0x2C, 0x21
 _DESCRIPTOR = 10  # bytes of an image descriptor
@@ -117,7 +118,12 @@ class Gif(Wrapper):
             return None
         layout = Layout(width, 8, 1, indexed=1)
         kind = Content("image", 0, tuple(layout)) if layout.is_possible(content.size) else None
-        return Found(self.kind, begin, end - begin, content, None, extra, kind)
+        found = Found(Gif.kind, begin, end - begin, content, None, extra, kind)
+        place, end_of_palette = _palette_of(data, start)
+        if not kind or place == end_of_palette:
+            return found
+        palette = Palette(begin - end_of_palette, (end_of_palette - place) // 3)
+        return ranked(found, RankedGif.kind, palette, data[place:end_of_palette], width)
 
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
         form = _Form.read(extra)
@@ -133,6 +139,25 @@ class Gif(Wrapper):
         blocks = [joined[at : at + form.block] for at in range(0, len(joined), form.block)]
         written = b"".join(part for block in blocks for part in (bytes([len(block)]), block))
         return np.frombuffer(bytes([form.bits]) + written + b"\0", np.uint8)
+
+
+class RankedGif(Gif):
+    """The same with ranks of colours, as the class that it is below finds it."""
+
+    kind = 22
+    has_palette = True
+
+    def find(self, data: bytes) -> Iterator[int]:
+        return iter(())
+
+
+def _palette_of(data: bytes, start: int) -> tuple[int, int]:
+    """Return where the colours of the image whose descriptor is at `start` begin and end; nothing if far away."""
+    place = start + _DESCRIPTOR
+    size = _colours(data[start + 9 : start + 10])
+    if not size and (header := data.rfind(b"GIF8", max(start - FARTHEST, 0), start)) >= 0:
+        place, size = header + 13, _colours(data[header + 10 : header + 11])
+    return (place, place + size) if place <= start + _DESCRIPTOR else (0, 0)
 
 
 def _colours(flags: bytes) -> int:

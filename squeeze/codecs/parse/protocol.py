@@ -27,6 +27,7 @@ class Found:
         extra: What closes it, without what closes the stream.
         content_kind: The kind of its content if the wrapper says so, else None.
         regions: Regions of its content whose kind the wrapper says, in order and apart from each other.
+        colours: Where the palette before it begins and ends whose ranks are in the content, if any.
     """
 
     kind: int
@@ -37,6 +38,7 @@ class Found:
     extra: bytes = b""
     content_kind: Content | None = None
     regions: tuple[Region, ...] = ()
+    colours: tuple[int, int] | None = None
 
 
 class Wrapper(ABC):
@@ -47,6 +49,7 @@ class Wrapper(ABC):
     mark: re.Pattern[bytes]
     is_certain = False  # whether each that is opened pays, without a trial
     least_copied = 0.75  # share of it from which copies of earlier bytes replace it
+    has_palette = False  # whether its content has ranks of colours (palette.py), and its extra begins with a palette
 
     def find(self, data: bytes) -> Iterator[int]:
         """Yield the places where one may start."""

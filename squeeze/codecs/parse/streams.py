@@ -8,14 +8,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from squeeze.codecs.content import Content
-from squeeze.codecs.image.layout import from_header
+from squeeze.codecs.image.layout import Layout, from_header
 from squeeze.codecs.parse.deflate import bare
 from squeeze.codecs.parse.deflate.stream import IsSound, Opened, open_stream
+from squeeze.codecs.parse.palette import FARTHEST, Palette, ranked
 from squeeze.codecs.parse.protocol import Found, Wrapper
 from squeeze.codecs.parse.room import Room
 from squeeze.errors import DamagedError
 
-__all__ = ["Deflate", "Gzip", "Png", "ZipMember", "Zlib"]
+__all__ = ["Deflate", "Gzip", "Png", "RankedPng", "ZipMember", "Zlib"]
 
 
 class ZipMember(Wrapper):
@@ -163,7 +164,8 @@ class Png(Wrapper):
             return None
         form = from_header(data[start + 16 : start + 29], opened.content.size)
         content = Content("image", 0, form) if form and data[start + 12 : start + 16] == b"IHDR" else None
-        return Found(self.kind, begin, size, opened.content, opened, extra, content)
+        found = Found(Png.kind, begin, size, opened.content, opened, extra, content)
+        return _ranked(data, start, found, form) if content and form else found
 
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
         header, length = extra[:2], int.from_bytes(extra[2:], "little")
@@ -172,6 +174,29 @@ class Png(Wrapper):
             raise DamagedError("the chunks of an image are impossible: the file is damaged")
         chunks = (_chunk(joined[at : at + length]) for at in range(0, len(joined), length))
         return np.frombuffer(b"".join(chunks), np.uint8)
+
+
+class RankedPng(Png):
+    """The same with ranks of colours, as the class that it is below finds it."""
+
+    kind = 23
+    has_palette = True
+
+    def find(self, data: bytes) -> Iterator[int]:
+        return iter(())
+
+
+def _ranked(data: bytes, start: int, found: Found, form: Layout) -> Found:
+    """Return the data of an image that starts at `start` with ranks of colours, if that pays; no row has a filter."""
+    row = form.stride + 1
+    if not form.indexed or form.bits != 8 or form.height or found.content[::row].any():
+        return found
+    place = data.find(b"PLTE", start, found.start) + 4
+    size = int.from_bytes(data[place - 8 : place - 4], "big")
+    if place < 8 or size % 3 or not 3 <= size <= 768 or not 0 <= found.start - place - size <= FARTHEST:
+        return found
+    palette = Palette(found.start - place - size, size // 3, row)
+    return ranked(found, RankedPng.kind, palette, data[place : place + size], row)
 
 
 def _stream_at(data: bytes, begin: int, room: Room, window: int = 15, is_sound: IsSound | None = None) -> Opened | None:

@@ -1,6 +1,7 @@
 """The tree of a block's wrappers: what lies between them, what is in them, and how all is put together again."""
 
 import io
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -17,11 +18,12 @@ from squeeze.codecs.parse.early_lzw import EarlyLzw
 from squeeze.codecs.parse.encodings import CodePage, Utf32
 from squeeze.codecs.parse.escapes import JsonEscapes, Percent, QuotedPrintable
 from squeeze.codecs.parse.fax.wrapper import Fax
-from squeeze.codecs.parse.gif import Gif
+from squeeze.codecs.parse.gif import Gif, RankedGif
+from squeeze.codecs.parse.palette import Palette, ranks_of
 from squeeze.codecs.parse.program.wrapper import Program
 from squeeze.codecs.parse.protocol import Found, Wrapper
 from squeeze.codecs.parse.room import MOST_OPENED, Room
-from squeeze.codecs.parse.streams import Deflate, Gzip, Png, ZipMember, Zlib
+from squeeze.codecs.parse.streams import Deflate, Gzip, Png, RankedPng, ZipMember, Zlib
 from squeeze.codecs.parse.strips import Differences, Strip, strips_in
 from squeeze.codecs.parse.texts import Base64, Hexadecimal, Lines, Utf16
 from squeeze.codecs.parse.zip_fields import ALL, Member, emptied, fill
@@ -43,7 +45,7 @@ __all__ = [
 WRAPPERS: tuple[Wrapper, ...] = (
     *(ZipMember(), Zlib(), Gzip(), Png(), Utf16(), Base64(), Hexadecimal(), Gif(), Lines()),
     *(Program(), Bzip2(), Percent(), QuotedPrintable(), JsonEscapes(), Ascii85(), Base85(), Deflate(), EarlyLzw()),
-    *(Utf32(), CodePage(), Differences(), Fax()),
+    *(Utf32(), CodePage(), Differences(), Fax(), RankedGif(), RankedPng()),
 )
 _DEEPEST = 4  # wrappers in wrappers
 _LEAST = 48  # bytes of a wrapper that is opened
@@ -119,7 +121,7 @@ class _Parser:
             found = wrapper.open(raw, place, room) if is_tried else None
             if found is None:
                 continue
-            if found.start < done or found.size < _LEAST:
+            if found.start < done or found.size < _LEAST or _are_wrapped(found.colours, children):
                 room.spend(_TRIAL * found.content.size)
                 continue
             before = room.content
@@ -158,6 +160,13 @@ class _Parser:
         return Node(data[:0], (Child(0, found.kind, Node(found.content, (), found.content_kind), found),))
 
 
+def _are_wrapped(colours: tuple[int, int] | None, children: list[Child]) -> bool:
+    """Return whether bytes of a palette are in a wrapper."""
+    before = bisect_left(children, colours[1], key=lambda child: child.found.start) if colours else 0
+    last = children[before - 1].found if before else None
+    return bool(colours and last and last.start + last.size > colours[0])
+
+
 def _outside(places: list[tuple[int, int]], photos: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield the places that are not in a photo, whose model needs all its bytes: texts are in its header."""
     number = 0
@@ -189,7 +198,12 @@ def node_of(data: np.ndarray, children: list[Child]) -> Node:
         for found in (child.found for child in children)
         if found
     ]
-    data, flags = emptied(data, members)
+    filled, flags = emptied(data, members)
+    palettes = (child.found.colours for child in children if child.found and child.found.colours)
+    if all(np.array_equal(data[begin:end], filled[begin:end]) for begin, end in palettes):
+        data = filled
+    else:
+        flags = [0] * len(members)
     owned, done = list[np.ndarray](), 0
     for number, (member, flag) in enumerate(zip(members, flags, strict=True)):
         owned.append(data[done : member.start])
@@ -310,12 +324,21 @@ def close(root: Node, most: int) -> np.ndarray:
 
 
 def _closed(node: Node, closings: Closings, most: int) -> np.ndarray:
-    done, pieces, size, members = 0, list[np.ndarray](), 0, list[Member]()
+    done, size, pieces, starts, members = 0, 0, list[np.ndarray](), list[int](), list[Member]()
     for child in node.children:
+        wrapper, extra = WRAPPERS[child.kind], child.extra
         content = _closed(child.node, closings, 2 * MOST_OPENED)
+        starts.append(size)
+        pieces.append(node.own[done : done + child.gap])
+        size += child.gap
+        if wrapper.has_palette:
+            palette, extra = Palette.read(extra)
+            colours = _part_of(pieces, starts, size - palette.distance - palette.size, palette.size)
+            content = palette.exchanged(content, np.argsort(ranks_of(colours)).astype(np.uint8))
         stream = closings.close(content, child.closing) if child.closing else content[:0]
-        pieces += [node.own[done : done + child.gap], WRAPPERS[child.kind].close(content, stream, child.extra)]
-        size += child.gap + pieces[-1].size
+        starts.append(size)
+        pieces.append(wrapper.close(content, stream, extra))
+        size += pieces[-1].size
         if size > most:
             raise _impossible()
         done += child.gap
@@ -327,6 +350,19 @@ def _closed(node: Node, closings: Closings, most: int) -> np.ndarray:
     if any(member.flags for member in members):
         fill(data, members)
     return data
+
+
+def _part_of(pieces: list[np.ndarray], starts: list[int], begin: int, size: int) -> np.ndarray:
+    """Return bytes that are in one of the pieces of data, whose starts are known.
+
+    Raises:
+        DamagedError: if they are not.
+    """
+    number = bisect_right(starts, begin) - 1
+    part = pieces[number][begin - starts[number] :][:size] if number >= 0 else pieces[0][:0]
+    if part.size != size:
+        raise _impossible()
+    return part
 
 
 def _flags(child: Child) -> int:
