@@ -63,13 +63,14 @@ class Palette(NamedTuple):
         Raises:
             DamagedError: if it is not in whole rows.
         """
+        exchanged: np.ndarray = table[content]
         if not self.row:
-            return table[content]
+            return exchanged
         if content.size % self.row:
             raise DamagedError("the rows of an image with a palette are cut: the file is damaged")
-        rows = table[content].reshape(-1, self.row)
+        rows = exchanged.reshape(-1, self.row)
         rows[:, 0] = content[:: self.row]
-        return rows.ravel()
+        return exchanged
 
 
 def ranks_of(colours: np.ndarray) -> np.ndarray:

@@ -162,9 +162,11 @@ class _Parser:
 
 def _are_wrapped(colours: tuple[int, int] | None, children: list[Child]) -> bool:
     """Return whether bytes of a palette are in a wrapper."""
-    before = bisect_left(children, colours[1], key=lambda child: child.found.start) if colours else 0
+    if not colours:
+        return False
+    before = bisect_left(children, colours[1], key=lambda child: child.found.start if child.found else 0)
     last = children[before - 1].found if before else None
-    return bool(colours and last and last.start + last.size > colours[0])
+    return last is not None and last.start + last.size > colours[0]
 
 
 def _outside(places: list[tuple[int, int]], photos: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
