@@ -20,7 +20,7 @@ from squeeze.lm import adapter, convert
 from squeeze.numerics import rotation
 from tests.golden.samples import COPIES, REPEATS, STREAMS, tuned_dictionary
 from tests.golden.wrapped import WRAPPED
-from tests.makers import arrays, faxes, images, inputs, jpegs, programs, sounds, wrapped
+from tests.makers import arrays, faxes, images, inputs, jpegs, programs, quick, sounds, wrapped
 
 _ACCENTS = "Größe, été; " + inputs.words(900).decode() + " «déjà vu»\n" * 40
 
@@ -94,6 +94,10 @@ def _media() -> list[bytes]:
         WRAPPED,
         *wrapped.documents().values(),
         *programs.images().values(),
+        quick.parquet(2),
+        quick.parquet(quick.LZ4),
+        quick.lz4_file(inputs.words(70_000)),
+        quick.snappy_file(inputs.words(900)),
     ]
 
 

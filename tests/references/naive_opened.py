@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from tests.references import naive_base85, naive_bzip2, naive_escapes, naive_fax, naive_gif
+from tests.references import naive_base85, naive_bzip2, naive_escapes, naive_fax, naive_gif, naive_quick
 from tests.references.naive_deflate import Closings
 from tests.references.naive_program import image
 from tests.references.reading import Bytes
@@ -180,6 +180,8 @@ def _closed(kind: int, content: bytes, extra: bytes, stream: bytes) -> bytes:
         return naive_gif.close(content, extra)
     if kind == 21:
         return naive_fax.close(content, extra)
+    if kind in (24, 25, 26):
+        return naive_quick.close(kind, content, extra)
     if kind == 20:
         return differences(content, extra)
     if kind == 9:

@@ -26,11 +26,13 @@ class Room:
         content: Bytes of content.
         attempts: Bytes that may still be read in vain.
         encoder: The settings of the deflate stream that was opened last, or None.
+        looks: The encoder of the block of Snappy or LZ4 that was opened last.
     """
 
     content: int
     attempts: int = _FREE
     encoder: object = None
+    looks: int = 0
 
     @classmethod
     def of(cls, size: int) -> "Room":

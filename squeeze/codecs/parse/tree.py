@@ -22,6 +22,9 @@ from squeeze.codecs.parse.gif import Gif, RankedGif
 from squeeze.codecs.parse.palette import Palette, ranks_of
 from squeeze.codecs.parse.program.wrapper import Program
 from squeeze.codecs.parse.protocol import Found, Wrapper
+from squeeze.codecs.parse.quick.lz4_frames import Lz4Frame
+from squeeze.codecs.parse.quick.parquet import ParquetPage
+from squeeze.codecs.parse.quick.snappy_frames import SnappyFrame
 from squeeze.codecs.parse.room import MOST_OPENED, Room
 from squeeze.codecs.parse.streams import Deflate, Gzip, Png, RankedPng, ZipMember, Zlib
 from squeeze.codecs.parse.strips import Differences, Strip, strips_in
@@ -45,7 +48,7 @@ __all__ = [
 WRAPPERS: tuple[Wrapper, ...] = (
     *(ZipMember(), Zlib(), Gzip(), Png(), Utf16(), Base64(), Hexadecimal(), Gif(), Lines()),
     *(Program(), Bzip2(), Percent(), QuotedPrintable(), JsonEscapes(), Ascii85(), Base85(), Deflate(), EarlyLzw()),
-    *(Utf32(), CodePage(), Differences(), Fax(), RankedGif(), RankedPng()),
+    *(Utf32(), CodePage(), Differences(), Fax(), RankedGif(), RankedPng(), ParquetPage(), Lz4Frame(), SnappyFrame()),
 )
 _DEEPEST = 4  # wrappers in wrappers
 _LEAST = 48  # bytes of a wrapper that is opened

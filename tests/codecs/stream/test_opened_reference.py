@@ -22,7 +22,7 @@ from squeeze.codecs.stream.encoding import encode_block
 from squeeze.codecs.stream.resources import LanguageOptions
 from squeeze.codecs.stream.settings import resolve_settings
 from squeeze.numerics.jit import kernel
-from tests.makers import cheapest, gifs, images, inputs, programs, wrapped
+from tests.makers import cheapest, gifs, images, inputs, programs, quick, wrapped
 from tests.references import naive_deflate, naive_huffman, naive_opened
 
 SETTINGS, _ = resolve_settings(1, 1, None, None, LanguageOptions())
@@ -64,6 +64,9 @@ CASES = {
     "TIFF": images.tiff(images.pixels(60, 40), strips=2, coding=5, predictor=2),
     "UTF-32": ACCENTS.encode("utf-32-be"),
     "code page": ("“" + ACCENTS.replace("😀", "")).encode("cp1252") + b"\x81",
+    **{f"Parquet {encoder}": quick.parquet(encoder) for encoder in range(7)},
+    "LZ4": quick.lz4_file(TEXT * 40, 0x54),
+    "Snappy": quick.snappy_file(TEXT * 40, 2),
     "CR": TEXT.replace(b" ", b"\r"),
     "CR LF": TEXT.replace(b" ", b"\r\n"),
     "GIF": gifs.gif(60, [gifs.image(60, gifs.packed(gifs.codes_of(TEXT * 2, 8), 8), 8, 100)]),

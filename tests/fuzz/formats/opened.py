@@ -1,10 +1,10 @@
-"""A .sqz file whose blocks have opened wrappers: trees, pieces, groups, and what closes deflate streams."""
+"""A .sqz file whose blocks have opened wrappers: trees, pieces, groups, and what closes streams."""
 
 import zlib
 from pathlib import Path
 
 from tests.fuzz.formats.sqz import Sqz
-from tests.makers import cheapest, faxes, images, inputs, wrapped
+from tests.makers import cheapest, faxes, images, inputs, quick, wrapped
 
 
 class Opened(Sqz):
@@ -21,6 +21,8 @@ class Opened(Sqz):
             documents[f"TIFF {coding}"] = images.tiff(images.pixels(30, 40), strips=3, coding=coding, predictor=2)
         documents |= {f"fax {name}": faxes.tiff(name) for name in ("group 4", "group 3, mixed, filled")}
         documents["fax in PDF"] = faxes.pdf("group 4, aligned")
+        documents |= {f"Parquet {encoder}": quick.parquet(encoder) for encoder in (0, 2, quick.LZ4)}
+        documents |= {"LZ4": quick.lz4_file(text, 0x5C), "Snappy": quick.snappy_file(text)}
         joined = b"".join(documents.values())
         return [*((document, 1 << 20) for document in documents.values()), (joined, 4_000)]
 

@@ -58,7 +58,7 @@ def _crc_table() -> np.ndarray:
     return found
 
 
-_CRC = _crc_table()
+CRC = _crc_table()
 
 
 @inline
@@ -87,10 +87,10 @@ def _hash(m, p):
         return ((x | y << 8 | z << 16 | w << 24) * _MULTIPLY & 0xFFFFFFFF) >> 32 - _LONG_HASH
     if hashed == BY_PRODUCTS:
         return _products(_products(x | y << 8 | z << 16 | w << 24)) & ((1 << bits) - 1)
-    x = _CRC[x]
-    y = x >> 8 ^ _CRC[(x ^ y) & 255]
-    z = y >> 8 ^ _CRC[(y ^ z) & 255]
-    return (z >> 8 ^ _CRC[(z ^ w) & 255]) & ((1 << bits) - 1)
+    x = CRC[x]
+    y = x >> 8 ^ CRC[(x ^ y) & 255]
+    z = y >> 8 ^ CRC[(y ^ z) & 255]
+    return (z >> 8 ^ CRC[(z ^ w) & 255]) & ((1 << bits) - 1)
 
 
 @inline
