@@ -12,7 +12,7 @@ from squeeze.checkpoint.safetensors import Bytes, Tensor
 from squeeze.errors import FormatError
 from squeeze.packing import fields
 from squeeze.packing.shared import Table
-from squeeze.packing.tensors import floats, grid_plan
+from squeeze.packing.tensors import floats, grid_plan, text
 from squeeze.packing.tensors.content import Content, Difference, InMemory, whole
 from squeeze.packing.tensors.float_payload import DTYPES
 from squeeze.packing.tensors.float_plan import Plan
@@ -86,6 +86,12 @@ class Subject:
     def grid(self) -> Grid | None:
         """The grid that all values are on, or None."""
         return grid_plan.find(self.content, self.form.dtype, self.form.shape, self.threads)
+
+    @cached_property
+    def is_text(self) -> bool:
+        """True if bzip2 makes the bytes clearly shorter than an entropy coding without context does."""
+        is_bytes = self.form.dtype in ("U8", "BOOL")
+        return (is_bytes or text.may_repeat(self.content)) and text.is_text(self.content, lambda: self.bits)
 
     @cached_property
     def difference(self) -> "Subject":

@@ -108,7 +108,7 @@ class Grid(Wrapper):
         return dtype in grid_levels.FORMS
 
     def encode(self, subject: Subject, writer: Writer) -> int:
-        if subject.grid is None:
+        if subject.grid is None or (subject.grid.scales.size == 1 and subject.is_text):  # such as a mask
             return 0
 
         def write(values: Content, dtype: str, behind: Writer, threads: int, columns: int) -> int:
@@ -236,16 +236,15 @@ class Rans(Coding):
 
 
 class Text(Coding):
-    """Text among the bytes of a checkpoint (tensors/text.py)."""
+    """Texts, and masks and indices that repeat themselves (tensors/text.py)."""
 
     is_slow = True
 
     def takes(self, dtype: str) -> bool:
-        return dtype == "U8"
+        return dtype not in BLOCKS
 
     def encode(self, subject: Subject, writer: Writer) -> int:
-        is_text = text.is_text(subject.content, lambda: subject.bits)
-        return text.write(subject.content, writer, subject.threads) if is_text else 0
+        return text.write(subject.content, writer, subject.threads) if subject.is_text else 0
 
     def decode_parts(self, payload: Content, form: Form, base: Content | None, threads: int) -> Content:
         return text.DecodedText(payload, form.size)
@@ -335,7 +334,7 @@ def _delta(inner: Coding) -> Coding:
 
 def _of_values(inner: Coding) -> tuple[Coding, ...]:
     relaid = (Relaid(f"{kind}+{inner.name}", inner, kind) for kind in fields.KINDS)
-    wrappers = Grid(f"grid+{inner.name}", inner), Zeros(f"zeros+{inner.name}", inner)
+    wrappers = Grid(f"grid+{inner.name}", inner), TEXT, Zeros(f"zeros+{inner.name}", inner)
     return *wrappers, Blocks(f"blocks+{inner.name}", inner), *relaid
 
 
@@ -343,9 +342,9 @@ STORED, FIXED, ULPS, TEXT = Stored("stored"), Fixed("fixed"), Ulps("ulps"), Text
 RANS, ARCHIVE = Rans("rans"), Archive("archive")
 # The codings that a level tries in turn, for a tensor without and for one with a base.
 LEVELS: dict[str, tuple[tuple[Coding, ...], tuple[Coding, ...]]] = {
-    "fast": ((FIXED, *_of_values(RANS), TEXT, RANS), (_delta(RANS), TEXT, RANS)),
-    "runtime": ((*_of_values(RANS), TEXT, RANS), (ULPS, _delta(RANS), TEXT, RANS)),
-    "archive": ((*_of_values(ARCHIVE), TEXT, ARCHIVE), (ULPS, _delta(ARCHIVE), TEXT, ARCHIVE)),
+    "fast": ((FIXED, *_of_values(RANS), RANS), (_delta(RANS), TEXT, RANS)),
+    "runtime": ((*_of_values(RANS), RANS), (ULPS, _delta(RANS), TEXT, RANS)),
+    "archive": ((*_of_values(ARCHIVE), ARCHIVE), (ULPS, _delta(ARCHIVE), TEXT, ARCHIVE)),
 }
 # Those of a tensor that shares bytes with others.
 SHARED: dict[str, tuple[Coding, ...]] = {

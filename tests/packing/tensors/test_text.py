@@ -6,10 +6,12 @@ import struct
 import gguf
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import squeeze
 from squeeze.errors import DamagedError
 from squeeze.packing import container
+from squeeze.packing.safe_open import safe_open
 from squeeze.packing.tensors import floats, text
 from squeeze.packing.tensors.content import InMemory, whole
 from squeeze.packing.tensors.float_writer import in_memory
@@ -67,6 +69,39 @@ def test_samples_of_short_codes_do_not_overlap(size):
     drawn = np.clip(np.random.default_rng(0).normal(128, 12, size), 0, 255).astype(np.uint8)
     assert not is_text(drawn)
     assert is_text(WORDS[:size])
+
+
+def test_probes_tell_masks_and_indices_from_weights():
+    rng = np.random.default_rng(0)
+    mask = np.where(np.tril(np.ones((256, 256), bool)), 0, -np.inf).astype(np.float32)
+    indices = np.flatnonzero(rng.random(1 << 16) < 0.1) % 256
+    weights = rng.normal(0, 0.02, 1 << 14).astype(np.float32)
+    codes = (rng.normal(0, 2, 1 << 14).round() / 64).astype(np.float32)
+    for data in (mask, indices.astype(np.int64)):
+        assert text.may_repeat(InMemory(data.view(np.uint8).reshape(-1)))
+    for data in (weights, weights.astype(np.float16), rng.integers(0, 1 << 30, 1 << 12)):
+        assert not text.may_repeat(InMemory(data.view(np.uint8)))
+    assert not text.may_repeat(InMemory(codes.view(np.uint8)[:1000]))
+
+
+@pytest.mark.parametrize("level", ["runtime", "archive"])
+@pytest.mark.parametrize("kind", ["BOOL", "F16", "F32", "I64"])
+def test_masks_and_indices_are_coded_as_texts(level, kind, tmp_path):
+    lower = np.tril(np.ones((256, 256), bool))
+    data = {
+        "BOOL": lower,
+        "F16": np.where(lower, 0, -65504).astype(np.float16),
+        "F32": np.where(lower, 0, -np.inf).astype(np.float32),
+        "I64": (np.arange(1 << 14) // 3 * 7 % 1000).astype(np.int64),
+    }[kind]
+    source, packed, back = (tmp_path / f"{name}.safetensors" for name in ("source", "packed", "back"))
+    save_file({"t": data}, source)
+    squeeze.pack(source, packed, level=level)
+    assert container.read(packed).description.records[0].coding.name == "text"
+    squeeze.unpack(packed, back)
+    assert back.read_bytes() == source.read_bytes()
+    with safe_open(packed, "np") as opened:
+        assert np.array_equal(opened.get_slice("t")[100:130], data[100:130])
 
 
 def fault(payload, name):
