@@ -41,7 +41,7 @@ def chosen(content: Content, dtype: str) -> Choice | None:
     count = 8 * content.size // bits
     if count < LEAST_VALUES:
         return None
-    return choose(sample_of(content, WORDS[bits]), count, bits, rotated, *geometry(count))
+    return choose(sample_of(content, WORDS[bits]), count, bits, rotated, *geometry(count, dtype))
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Plan:
         if choice is None or choice.cost >= 8 * content.size:
             return None
         bits, rotated = DTYPES[dtype]
-        lanes, rows = geometry(8 * content.size // bits)
+        lanes, rows = geometry(8 * content.size // bits, dtype)
         parts, drop, found = Parts(content, WORDS[bits], lanes * rows, threads), bits, []
         for number, (width, prefix) in enumerate(zip(LAYOUTS[choice.layout], choice.prefixes, strict=True)):
             drop -= width

@@ -65,7 +65,7 @@ def max_size(size: int, dtype: str) -> int:
     """Return an upper bound of the bytes of a payload for `size` bytes."""
     bits, rotated = DTYPES[dtype]
     count = 8 * size // bits
-    return max(most_bytes(count, LAYOUTS[layout], *geometry(count)) for layout in CHOICES[bits, rotated])
+    return max(most_bytes(count, LAYOUTS[layout], *geometry(count, dtype)) for layout in CHOICES[bits, rotated])
 
 
 def estimate(content: Array | Content, dtype: str) -> float:

@@ -228,7 +228,7 @@ def plan_of(content: Content, dtype: str, threads: int) -> "SmallPlan | Plan | N
     bits, rotated = DTYPES[dtype]
     count = 8 * content.size // bits
     if count >= LEAST_VALUES and bits <= 32:
-        lanes, rows = float_plan.geometry(count)
+        lanes, rows = float_plan.geometry(count, dtype)
         segments = -(-count // (lanes * rows))
         if segments < (LEAST_CLUSTERED if threads == 1 else FEW):
             return SmallPlan.of(_as_compiled(whole(content).view(WORDS[bits])), bits, rotated, lanes, rows)

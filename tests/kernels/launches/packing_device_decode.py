@@ -19,7 +19,7 @@ _BLOCK = (_MATRIX, 4096 * 1024, 4096 * 1024, _MATRIX, 4096 * 14336, 4096 * 14336
 
 
 def _prepared(count: int) -> Prepared:
-    lanes, rows = geometry(count)
+    lanes, rows = geometry(count, "BF16")
     segments = -(-count // (lanes * rows))
     plane = DevicePlane(
         *(16, _RAW_BITS, _PRECISION, 0),
@@ -44,7 +44,7 @@ def launches() -> Iterator[Launch]:
         run=partial(kernel.decode_plane, prepared, plane, segments, out, prepared.rotated, False),
         exact=True,
     )
-    block = [_prepared(count) for count in _BLOCK if geometry(count) == geometry(_BLOCK[-1])]
+    block = [_prepared(count) for count in _BLOCK if geometry(count, "BF16") == geometry(_BLOCK[-1], "BF16")]
     owners = meta(sum(one.segments for one in block), dtype=torch.int32)
     places = meta(len(block), kernel.COLUMNS, dtype=torch.int64)
     yield Launch(

@@ -45,7 +45,7 @@ def restore_geometry(monkeypatch):
 def prepared_for(dtype, values, lanes, rows):
     """A payload with its parts as a kernel takes them, on the CPU."""
     data = bytes_of(values)
-    float_plan.geometry = lambda count: (lanes, rows)
+    float_plan.geometry = lambda count, dtype: (lanes, rows)
     payload = floats.encode(data, dtype)
     coded = float_payload.parse(payload, dtype, data.size)
     there = torch.from_numpy(payload)
