@@ -36,6 +36,9 @@ __all__ = [
 ]
 
 FORMAT = 1
+_FOLDED = 1 << 12  # bytes: a longer description is compressed
+_SIZE = 8  # bytes of the length of a header
+_PADDING = 256  # a header is padded to what was reserved if that adds less than one in so many bytes
 _KEYS = {"format", "level", "size", "sha256", "header", "tensors"}
 _PIECE = 1 << 20
 
@@ -83,6 +86,13 @@ class Description:
         return TensorFile(path, self.size, self.header, None, tuple(tensors))
 
     def to_text(self) -> str:
+        """Return the description as JSON; a long one as base64 of its zlib stream."""
+        text = self.to_json()
+        if len(text) <= _FOLDED:
+            return text
+        return min(text, base64.b64encode(zlib.compress(text.encode())).decode(), key=len)
+
+    def to_json(self) -> str:
         """Return the description as JSON."""
         described: dict[str, Any] = {
             "format": FORMAT,
@@ -107,11 +117,14 @@ class Description:
             DamagedError: if it is not a text that `to_text` writes.
             LimitError: if parsing it takes more memory than `limits` allow.
         """
-        limits.need_memory(parsed_size(text), "the description of the packed checkpoint")
+        label = "the description of the packed checkpoint"
         try:
+            if not text.startswith("{"):
+                text = unfolded(text, tensorfile.MAX_HEADER, limits, label).decode()
+            limits.need_memory(parsed_size(text), label)
             described = parse_object(text)
             version = _number(described.get("format"))
-        except (FormatError, ValueError):
+        except (FormatError, ValueError, zlib.error):
             raise damaged("it cannot be read") from None
         if version != FORMAT:
             raise FormatError(f"packed format {printable(version)} is unknown: use a newer squeeze")
@@ -210,7 +223,7 @@ KEY = "squeeze"  # in __metadata__
 def header_of(
     source: Source, level: str, base: tuple[str, ...], coded: Sequence[tuple[Record, int]], sha256: str, length: int
 ) -> bytes:
-    """Build the header of a packed file, padded to `length` bytes.
+    """Build the header of a packed file, padded to `length` bytes unless these are many for the file.
 
     Args:
         source: the original file.
@@ -223,7 +236,11 @@ def header_of(
     file, records = source.file, tuple(record for record, _ in coded)
     needed = base if any(record.coding.is_difference for record in records) else ()
     description = Description(file.size, sha256, file.header, level, records, needed, _places(source))
-    return header_bytes([tensor.name for tensor in file.tensors], [size for _, size in coded], description, length)
+    sizes = [size for _, size in coded]
+    header = header_bytes([tensor.name for tensor in file.tensors], sizes, description.to_text())
+    if _PADDING * (length - len(header)) > sum(sizes):
+        return header
+    return _header(header[_SIZE:], max(length, len(header)))
 
 
 def reserve(source: Source, level: str, base: tuple[str, ...], shared: Container[str] = ()) -> int:
@@ -239,7 +256,7 @@ def reserve(source: Source, level: str, base: tuple[str, ...], shared: Container
     longest = [longest_named(tensor.layout, bool(base), tensor.name in shared) for tensor in file.tensors]
     records = tuple(Record.of(tensor, coding) for tensor, coding in zip(file.tensors, longest, strict=True))
     description = Description(file.size, "0" * 64, file.header, level, records, base, _places(source))
-    return len(header_bytes([tensor.name for tensor in file.tensors], sizes, description))
+    return len(header_bytes([tensor.name for tensor in file.tensors], sizes, description.to_json()))
 
 
 def _places(source: Source) -> tuple[int, ...] | None:
@@ -247,18 +264,22 @@ def _places(source: Source) -> tuple[int, ...] | None:
     return tuple(tensor.begin for tensor in source.file.tensors) if source.is_torch else None
 
 
-def header_bytes(names: list[str], sizes: list[int], description: Description, length: int = 0) -> bytes:
-    """Return a packed file's header for payloads of these sizes, padded with spaces to `length` bytes."""
-    entries: dict[str, Any] = {"__metadata__": {"format": "pt", KEY: description.to_text()}}
+def header_bytes(names: list[str], sizes: list[int], description: str) -> bytes:
+    """Return a packed file's header for payloads of these sizes. description: its text, see `Description.to_text`."""
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt", KEY: description}}
     offset = 0
     for name, size in zip(names, sizes, strict=True):
         entries[name] = {"dtype": "U8", "shape": [size], "data_offsets": [offset, offset + size]}
         offset += size
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
-    text = text.ljust(max(length - 8, -(-len(text) // 8) * 8))
-    if len(text) > tensorfile.MAX_HEADER:
+    return _header(text, _SIZE + -(-len(text) // 8) * 8)
+
+
+def _header(text: bytes, length: int) -> bytes:
+    """Return the header of a file of safetensors, padded with spaces to `length` bytes. Raises SqueezeError."""
+    if length - _SIZE > tensorfile.MAX_HEADER:
         raise SqueezeError("the packed header would exceed the limit of safetensors: split the checkpoint into shards")
-    return len(text).to_bytes(8, "little") + text
+    return (length - _SIZE).to_bytes(_SIZE, "little") + text.ljust(length - _SIZE)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from squeeze.checkpoint.safetensors import Tensor
 from squeeze.errors import FormatError, SqueezeError, VerifyError, printable
@@ -199,6 +199,16 @@ def shared_in(files: Mapping[str, Path]) -> dict[str, dict[str, Sharing]]:
     return repeats.find(found)
 
 
+def _move(file: BinaryIO, begin: int, to: int, size: int) -> None:
+    """Move `size` bytes of a file from `begin` on to a place that is not after it, and truncate the file after them."""
+    for done in range(0, size if to < begin else 0, _PIECE):
+        file.seek(begin + done)
+        piece = file.read(min(_PIECE, size - done))
+        file.seek(to + done)
+        file.write(piece)
+    file.truncate(to + size)
+
+
 @dataclass(frozen=True)
 class _FileResult:
     """A file that was packed or copied: its bytes before and after, and the SHA-256 of the original."""
@@ -311,9 +321,10 @@ class _Job:
             run = Run(file, Positional(reading), writing, state, *options)
             coded = self._code(run, journal, start)
             digest = state.finish(file.gaps[-1])
-            writing.truncate(start + sum(size for _, size in coded))
+            header = container.header_of(found, self.level, base, coded, digest, start)
+            _move(writing, start, len(header), sum(size for _, size in coded))
             writing.seek(0)
-            writing.write(container.header_of(found, self.level, base, coded, digest, start))
+            writing.write(header)
         files.copy_status(source, unfinished)
         unfinished.replace(target)
         journal.clear()

@@ -10,7 +10,7 @@ import pytest
 
 import squeeze
 from squeeze.checkpoint import safetensors as tensorfile
-from squeeze.errors import FormatError, LimitError
+from squeeze.errors import DamagedError, FormatError, LimitError
 from squeeze.packing import container
 from squeeze.system.limits import Limits
 from tests.checkpoint.test_safetensors import header
@@ -137,3 +137,32 @@ def test_reads_a_header_whose_size_is_a_multiple_of_the_buffer(tmp_path, monkeyp
     assert len(tensorfile.read(Path("a.safetensors")).header) == 1 << 20
     squeeze.pack("a.safetensors", "b.safetensors")
     squeeze.verify("b.safetensors")
+
+
+def many(path, count):
+    """Write a file of `count` tensors of 100 numbers."""
+    numbers = np.random.default_rng(0).normal(0, 1, (count, 100)).astype(np.float16).astype(np.float32)
+    write(path, {f"layers.{k}.norm.weight": ("F32", (100,), row.tobytes()) for k, row in enumerate(numbers)})
+    return path
+
+
+def test_many_small_tensors_do_not_make_a_file_larger(tmp_path):
+    source, packed, back = (tmp_path / f"{name}.safetensors" for name in "abc")
+    many(source, 1000)
+    squeeze.pack(source, packed)
+    assert packed.stat().st_size < source.stat().st_size
+    assert not tensorfile.read(packed).metadata["squeeze"].startswith("{")
+    squeeze.unpack(packed, back)
+    assert back.read_bytes() == source.read_bytes()
+
+
+def test_a_description_that_unpacks_too_large_is_refused(tmp_path):
+    packed = tmp_path / "b.safetensors"
+    squeeze.pack(many(tmp_path / "a.safetensors", 1000), packed)
+    file = tensorfile.read(packed)
+    for text in (zipped(b" " * (1 << 24)), zipped(b"{}")[:-8], "Y", "Y@", zipped(b"[]")):
+        entries = json.loads(file.header[8:])
+        entries["__metadata__"]["squeeze"] = text
+        (tmp_path / "d.safetensors").write_bytes(header(entries) + packed.read_bytes()[len(file.header) :])
+        with pytest.raises((DamagedError, LimitError)):
+            container.read(tmp_path / "d.safetensors", Limits(memory=1 << 24))

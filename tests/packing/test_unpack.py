@@ -36,7 +36,8 @@ def claim(coding="rans", size=SIZE):
     original = header({"a": {"dtype": "F8_E5M2", "shape": [size], "data_offsets": [0, size]}})
     record = Record("F8_E5M2", (size,), CODINGS[coding], xxhash.xxh3_64_intdigest(b""))
     description = Description(len(original) + size, hashlib.sha256(b"").hexdigest(), original, "runtime", (record,))
-    Path("claim.safetensors").write_bytes(container.header_bytes(["a"], [len(payload)], description) + payload)
+    packed = container.header_bytes(["a"], [len(payload)], description.to_text()) + payload
+    Path("claim.safetensors").write_bytes(packed)
     assert Path("claim.safetensors").stat().st_size < 800
 
 
