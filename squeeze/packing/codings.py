@@ -16,7 +16,7 @@ from squeeze.errors import DamagedError, FormatError
 from squeeze.packing import fields, shared
 from squeeze.packing.coding import Coding, Form, Subject, flat, needed
 from squeeze.packing.tensors import archive, blocks, fixed, floats, grid, grid_levels, text, ulps, zeros
-from squeeze.packing.tensors.content import Content, Difference, whole
+from squeeze.packing.tensors.content import Content, Difference, InMemory, whole
 from squeeze.packing.tensors.fixed import DecodedFixed
 from squeeze.packing.tensors.float_writer import MemoryWriter, Writer, copy
 from squeeze.packing.tensors.floats import Decoded
@@ -116,6 +116,12 @@ class Grid(Wrapper):
 
         size = grid.write(subject.content, subject.form.dtype, subject.grid, writer, write, subject.threads)
         return size if 8 * size < subject.bits else 0
+
+    def decode(self, payload: Bytes, form: Form, base: Bytes | None, threads: int) -> Bytes:
+        def read(values: Content, dtype: str, size: int) -> Content:  # at once, which takes half the time of parts
+            return InMemory(self.inner.decode(whole(values), flat(dtype, size), None, threads))
+
+        return whole(grid.DecodedGrid(InMemory(payload), form.dtype, form.size, read), threads)
 
     def decode_parts(self, payload: Content, form: Form, base: Content | None, threads: int) -> Content:
         def read(values: Content, dtype: str, size: int) -> Content:

@@ -73,6 +73,13 @@ class Section:
     def __init__(self, content: Content, begin: int, size: int):
         self._content, self._begin, self.size = content, begin, size
 
+    @classmethod
+    def of(cls, content: Content, begin: int, size: int) -> Content:
+        """Return the section, itself in memory if the content is, and no longer than that."""
+        if isinstance(content, InMemory):
+            return InMemory(content.data[begin : begin + size])
+        return cls(content, begin, size)
+
     def fill(self, begin: int, out: Array) -> None:
         self._content.fill(self._begin + begin, out)
 

@@ -127,7 +127,7 @@ class DecodedGrid(InSegments):
             raise damaged("its palette is invalid")
         sections, end = list[Content](), _HEAD.size
         for length in lengths:
-            sections.append(Section(payload, end, length))
+            sections.append(Section.of(payload, end, length))
             end += length + -length % 8
         tiles = Tiles(count, columns, rows, width)
         self._palette = self._words_of(sections[0], words) if kind == PALETTE else None
@@ -164,8 +164,11 @@ class DecodedGrid(InSegments):
 
     def _decode(self, first: int, last: int, out: Array) -> None:
         begin, values = first * _BLOCK, out.view(WORDS[8 * self._width])
-        codes = thread_buffer("codes of a grid", values.size)
-        self._codes.fill(begin, codes)
+        if isinstance(self._codes, InMemory) and self._codes.data.flags.carray:
+            codes = self._codes.data[begin : begin + values.size]
+        else:
+            codes = thread_buffer("codes of a grid", values.size)
+            self._codes.fill(begin, codes)
         if self._palette is not None:
             np.take(self._palette, codes, out=values)
         else:
