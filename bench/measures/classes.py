@@ -1,7 +1,7 @@
-"""Quantise, prune and factorise a tiny model of classes of transformers that are no decoders, and compare outputs.
+"""Quantise, prune and factorise a tiny model of classes that are no decoders, and compare outputs.
 
 Each result is loaded, and its outputs are compared with those of its dense form and of the original.
-tests/makers/zoo_others.py makes the models.
+tests/makers/zoo_others.py makes the models of transformers, and zoo_diffusion.py those of diffusers.
 """
 
 import argparse
@@ -16,7 +16,8 @@ from typing import Any
 from bench.measure import Measure, Row, option
 from bench.tables import Column, Listing
 
-_SAME = 2e-3  # relative error of outputs compared with the dense form of the same weights
+_SAME = 2e-3  # relative error of outputs compared with the dense form of the same weights, or
+_SHARE = 0.05  # of the error compared with the original, if that is more
 _OWN = "wants its dense weight"  # in the refusal of the default format
 _OPERATIONS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "quantize": ("quantize", (), {"group_size": 32}),
@@ -29,13 +30,13 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     import torch
 
     from squeeze.checkpoint.pretrained import quiet
-    from tests.makers import zoo_others
+    from tests.makers import zoo_diffusion, zoo_others
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     quiet()
     faults = 0
-    for name in options.classes or zoo_others.KINDS:
+    for name in options.classes or [*zoo_others.KINDS, *zoo_diffusion.KINDS]:
         with tempfile.TemporaryDirectory(dir=options.work) as work:
             row = {"class": name, **_row(name, Path(work))}
         faults += sum(str(cell).startswith("fault") for cell in row.values())
@@ -49,13 +50,14 @@ def _row(name: str, work: Path) -> Row:
     from squeeze.checkpoint.checkpoint import Checkpoint
     from squeeze.engine.network import Network
     from squeeze.integrations.load_model import load_model
-    from tests.makers import zoo_others
 
-    source, inputs = zoo_others.write(work / "model", name), zoo_others.samples(name, 4)
+    zoo = _zoo_of(name)
+    source, inputs = zoo.write(work / "model", name), zoo.samples(name, 4)
     network = Network(Checkpoint.open(source))
     network.settle(inputs)
     lists = [stack[0].rpartition(".")[0] if len(stack) > 1 else stack[0] for stack in network.stacks]
-    original, row = load_model(source), {"lists": ", ".join(lists), "format": "compressed-tensors"}
+    default = "compressed-tensors" if zoo.__name__.endswith("others") else "squeeze"
+    original, row = load_model(source), {"lists": ", ".join(lists), "format": default}
     for cell, (function, arguments, settings) in _OPERATIONS.items():
         try:
             row |= {cell: _error(name, work, original, function, arguments, settings)}
@@ -79,16 +81,24 @@ def _error(
     import squeeze
     from squeeze.engine.outputs import compare_outputs
     from squeeze.integrations.load_model import load_model
-    from tests.makers import zoo_others
 
-    shared = {"out": work / "out", "calibration": zoo_others.samples(name, 4), "overwrite": True}
+    zoo = _zoo_of(name)
+    shared = {"out": work / "out", "calibration": zoo.samples(name, 4), "overwrite": True}
     getattr(squeeze, function)(work / "model", *arguments, **shared, **settings)
-    model, inputs = load_model(work / "out"), zoo_others.samples(name, 2, seed=7)
+    model, inputs = load_model(work / "out"), zoo.samples(name, 2, seed=7)
     squeeze.densify(work / "out", work / "dense", overwrite=True)
     apart = max(one.error for one in compare_outputs(model, load_model(work / "dense"), inputs))
-    if not apart <= _SAME:
+    error = max(one.error for one in compare_outputs(model, original, inputs))
+    if not apart <= max(_SAME, _SHARE * error):
         raise ValueError(f"outputs are {apart:.2g} from those of the dense form")
-    return round(max(one.error for one in compare_outputs(model, original, inputs)), 4)
+    return round(error, 4)
+
+
+def _zoo_of(name: str) -> Any:
+    """Return the module that makes a class."""
+    from tests.makers import zoo_diffusion, zoo_others
+
+    return zoo_others if name in zoo_others.KINDS else zoo_diffusion
 
 
 MEASURE = Measure(

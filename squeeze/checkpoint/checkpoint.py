@@ -27,7 +27,7 @@ from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.architectures import EMBEDDING, HEAD
 from squeeze.checkpoint.config_json import CONFIG, check_layers, read_config
 from squeeze.checkpoint.safetensors import ELEMENT_BITS, Tensor
-from squeeze.checkpoint.weight_files import INDEX, WEIGHTS, absent, own_files, read_index, weight_files
+from squeeze.checkpoint.weight_files import absent, names_of, own_files, read_index, stem_of, weight_files
 from squeeze.errors import DamagedError, FormatError, SqueezeError, printable
 from squeeze.system.documents import parse_object
 from squeeze.system.moving import synced
@@ -96,7 +96,7 @@ class Checkpoint:
             except FormatError as error:
                 raise type(error)(f"{path}: {error}") from None
             by_path[path] = file
-        index = folder / INDEX
+        index = folder / names_of(stem_of(folder))[1]
         own = own_files({path: file.by_name for path, file in by_path.items()}, [index] if index.is_file() else ())
         files = {name: by_path[path] for name, path in own.items()}
         if index.is_file() and (missing := set(read_index(index)) - set(files)):
@@ -245,9 +245,16 @@ class Parts:
             save_file(whole, unfinished, {_SUMS: json.dumps(sums)})
         unfinished.replace(self.path(part))
 
-    def join(self, parts: Iterable[str], folder: Path, max_shard: int = MAX_SHARD) -> int:
+    def join(self, parts: Iterable[str], folder: Path, max_shard: int = MAX_SHARD, stem: str = "model") -> int:
         """Join parts to shards of at most `max_shard` bytes (or one part) and an index, and return the bytes of all
-        tensors. Raises DamagedError if a part has other bytes than were put."""
+        tensors. Raises DamagedError if a part has other bytes than were put.
+
+        Args:
+            parts: names of the parts.
+            folder: where to write.
+            max_shard: most bytes of a shard.
+            stem: of the files' names.
+        """
         shards: list[list[tensorfile.TensorFile]] = []
         room = -1
         for part in parts:
@@ -258,16 +265,17 @@ class Parts:
                 room = max_shard
             shards[-1].append(file)
             room -= size
+        whole, listing = names_of(stem)
         if len(shards) == 1:
-            return _concatenate(shards[0], folder / WEIGHTS)
+            return _concatenate(shards[0], folder / whole)
         places: dict[str, str] = {}
         total = 0
         for number, files in enumerate(shards, 1):
-            name = f"model-{number:05}-of-{len(shards):05}.safetensors"
+            name = f"{stem}-{number:05}-of-{len(shards):05}.safetensors"
             total += _concatenate(files, folder / name)
             places |= {tensor: name for file in files for tensor in file.by_name}
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
-        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+        (folder / listing).write_text(json.dumps(index, indent=2) + "\n")
         return total
 
 

@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 
 from squeeze.checkpoint.pretrained import has_tokenizer
-from squeeze.checkpoint.weight_files import INDEX, TORCH, WEIGHTS, check_inside, is_adapter, read_index, weight_files
+from squeeze.checkpoint.weight_files import TORCH, check_inside, is_adapter, names_of, read_index, stem_of, weight_files
 from squeeze.errors import FormatError, printable
 
 __all__ = ["copy_other_files", "copy_tokenizer", "left_out"]
@@ -110,7 +110,7 @@ def _files(source: Path) -> Iterator[tuple[str, str | None]]:
     None."""
     if is_adapter(source):
         return
-    weights = {path.relative_to(source).as_posix() for path in weight_files(source)} | {WEIGHTS, INDEX}
+    weights = {path.relative_to(source).as_posix() for path in weight_files(source)} | {*names_of(stem_of(source))}
     for root, folders, files in os.walk(source):
         place = Path(root)
         for folder in sorted(folders):

@@ -1,4 +1,4 @@
-"""The only module that loads models with transformers, and turns its errors into ModelError.
+"""The only module that loads models with transformers or diffusers, and turns their errors into ModelError.
 
 Only local safetensors and JSON are read, and no code of a model's folder is executed. A folder's description is checked
 first; whatever transformers still raises becomes one line.
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from squeeze.checkpoint.config_json import CONFIG, read_config
+from squeeze.checkpoint.diffusion import DiffusionConfig, is_diffusion
 from squeeze.checkpoint.weight_files import absent, is_repository, why_missing
 from squeeze.errors import FormatError, ModelError, SqueezeError, printable
 from squeeze.system.documents import read_object
@@ -80,12 +81,14 @@ def _first_line(error: BaseException) -> str:
 
 
 def load_config(folder: Path | str) -> Any:
-    """Return the folder's configuration from transformers.
+    """Return the folder's configuration from transformers, or the description of a model of diffusers.
 
-    Raises FormatError if it is invalid, ModelError if transformers does not support it.
+    Raises FormatError if it is invalid, ModelError if neither supports it.
     """
     document = read_config(Path(folder))
     quiet()
+    if is_diffusion(document):
+        return DiffusionConfig.of(folder, document)
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -114,6 +117,9 @@ def empty_model(config: Any) -> "nn.Module":
     """
     import torch
 
+    if isinstance(config, DiffusionConfig):
+        with explained(config.name_or_path):
+            return config.new()
     kind = class_of(config)
     with torch.device("meta"):
         model: nn.Module = kind._from_config(config)
@@ -127,7 +133,7 @@ def kind_of(config: Any) -> str:
 
 
 def class_of(config: Any) -> Any:
-    """Return the class of transformers that runs a configuration's model.
+    """Return the class that runs a configuration's model, of diffusers or of transformers.
 
     It is the causal language model if the configuration describes a decoder that generates text, and otherwise the
     class that `architectures` names.
@@ -137,6 +143,8 @@ def class_of(config: Any) -> Any:
     """
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+    if isinstance(config, DiffusionConfig):
+        return config.kind
     named = _named_class(config)
     decoder = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and not _encodes(config)
     if decoder and (named is None or named.can_generate()):
@@ -152,8 +160,11 @@ def class_of(config: Any) -> Any:
 
 def is_causal(config: Any) -> bool:
     """Return whether a configuration's model is run as a causal language model."""
+    from transformers import PretrainedConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+    if not isinstance(config, PretrainedConfig):  # of diffusers
+        return False
     named = _named_class(config)
     decoder = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and not _encodes(config)
     return decoder and (named is None or named.can_generate())
@@ -178,6 +189,8 @@ def dense_model(folder: Path | str) -> "nn.Module":
     import torch
 
     config = load_config(folder)
+    if isinstance(config, DiffusionConfig):
+        return empty_model(config)
     if hasattr(config, "quantization_config"):
         del config.quantization_config
     with explained(folder):

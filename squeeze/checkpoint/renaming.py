@@ -64,7 +64,9 @@ def renamed(model: nn.Module, names: Iterable[str], conversions: Sequence[Any] |
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
 
-    if conversions is None:
+    if not hasattr(model, "base_model_prefix"):  # of diffusers, which renames nothing
+        conversions = ()
+    elif conversions is None:
         conversions = get_model_conversion_mapping(model)  # type: ignore[arg-type]
     steps = deepcopy(list(conversions))  # they note what they matched
     renamings = [step for step in steps if isinstance(step, WeightRenaming)]

@@ -26,28 +26,32 @@ __all__ = [
     "how_to_convert",
     "is_adapter",
     "is_repository",
+    "names_of",
     "own_files",
     "place_of_shard",
     "read_index",
     "repositories_in",
     "shard_at",
     "snapshot_of",
+    "stem_of",
     "weight_files",
     "why_missing",
 ]
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MANIFEST = "squeeze.json"  # in a packed folder
-_DIFFUSERS = "diffusion_pytorch_model"  # prefix of its files of weights
+_DIFFUSERS = "diffusion_pytorch_model"  # stem of its files of weights
+_STEMS = ("model", _DIFFUSERS)
 TORCH = (".bin", ".pt", ".pth", ".ckpt")
 
 
 def weight_files(folder: Path) -> list[Path]:
     """Return the file of all weights, or the shards that the index names. Raises FormatError if they are missing."""
-    if (folder / WEIGHTS).is_file():
-        names = [WEIGHTS]
-    elif (folder / INDEX).is_file():
-        names = sorted(set(read_index(folder / INDEX).values()))
+    whole, index = names_of(stem_of(folder))
+    if (folder / whole).is_file():
+        names = [whole]
+    elif (folder / index).is_file():
+        names = sorted(set(read_index(folder / index).values()))
     else:
         programs = sorted(path for path in folder.iterdir() if path.suffix in TORCH and path.is_file())
         if programs and (folder / MANIFEST).is_file():
@@ -56,10 +60,24 @@ def weight_files(folder: Path) -> list[Path]:
             raise FormatError(how_to_convert(programs[0]))
         if links := [name for name in (WEIGHTS, INDEX) if (folder / name).is_symlink()]:
             raise FormatError(f"{folder}: {why_missing(folder, links[0])}")
-        if any(folder.glob(f"{_DIFFUSERS}*.safetensors*")):
-            raise FormatError(f"{folder}: is a model of diffusers, which only `squeeze pack` compresses")
+        if variants := sorted(folder.glob(f"{_DIFFUSERS}.*.safetensors*")):
+            raise FormatError(
+                f"{folder}: has only a variant of its weights, {printable(variants[0].name)}: load it in diffusers "
+                "with `variant=`, and save it without"
+            )
         raise FormatError(f"{folder}: has neither {WEIGHTS} nor {INDEX}")
     return [shard_at(folder, name) for name in names]
+
+
+def stem_of(folder: Path) -> str:
+    """Return the stem of the names of a folder's files of weights: that of transformers or that of diffusers."""
+    stems = (stem for stem in _STEMS if any((folder / name).is_file() for name in names_of(stem)))
+    return next(stems, _STEMS[0])
+
+
+def names_of(stem: str) -> tuple[str, str]:
+    """Return the names of the file of all weights and of the index of shards with this stem."""
+    return f"{stem}.safetensors", f"{stem}.safetensors.index.json"
 
 
 def read_index(path: Path) -> dict[str, str]:
@@ -177,6 +195,8 @@ def why_missing(folder: Path, name: str) -> str:
         return f"its {name} {dangling(folder / name)}"
     if is_repository(folder):
         return f"it is a repository of the Hugging Face cache: name its snapshot, {snapshot_of(folder)}"
+    if name == "config.json" and (folder / "model_index.json").is_file():
+        return "it is a pipeline of diffusers: name the folder of one of its models, such as transformer/ or unet/"
     if name == "config.json" and is_adapter(folder):
         return "it is a LoRA adapter: `squeeze densify` merges it with its --base"
     return f"it has no {name}"

@@ -16,6 +16,7 @@ __all__ = [
     "arguments",
     "check_samples",
     "first_of",
+    "flat",
     "only_tokens",
     "parameters_of",
     "spread",
@@ -28,7 +29,10 @@ _TOKENS = 256  # that a sample without ids counts as
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples of one shape, each with the tensors of one call of a model's forward by their arguments' names."""
+    """Samples of one shape, each with the tensors of one call of a model's forward by their arguments' names.
+
+    A tensor inside of an argument, such as a table, is named `argument.key`, and one in a tuple `argument.0`.
+    """
 
     samples: tuple[Mapping[str, torch.Tensor], ...]
 
@@ -37,7 +41,7 @@ class Samples:
         """Collect samples. Raises SqueezeError if there are no samples, or their tensors differ in shape."""
         collected: list[Mapping[str, torch.Tensor]] = []
         for sample in samples:
-            named = {name: torch.as_tensor(value) for name, value in sample.items()}
+            named = dict(flat(sample))
             if collected and _shape_of(named) != _shape_of(collected[0]):
                 raise SqueezeError(
                     f"expected samples of one shape, got {_shown(collected[0])} and {_shown(named)}: "
@@ -56,6 +60,22 @@ class Samples:
 
     def __getitem__(self, part: slice) -> "Samples":
         return Samples(self.samples[part])
+
+
+def flat(values: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors and numbers among arguments, those in tables and tuples too, by their names in a sample."""
+    for key, value in values.items():
+        name = f"{outer}{key}"
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{name}.")
+        elif isinstance(value, tuple | list) and (outer or any(map(_is_part, value))):
+            yield from flat({str(number): one for number, one in enumerate(value)}, f"{name}.")
+        elif value is not None and not isinstance(value, bool | str):
+            yield name, torch.as_tensor(value)
+
+
+def _is_part(value: Any) -> bool:
+    return isinstance(value, torch.Tensor | tuple | list)
 
 
 Inputs = torch.Tensor | Samples  # tokens [N, L], or samples
@@ -115,12 +135,33 @@ def _shifted(sample: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def arguments(model: nn.Module, sample: Mapping[str, torch.Tensor], device: torch.device | str) -> dict[str, Any]:
-    """Return the arguments of a model's forward for a sample: without a cache, and with float inputs in float32."""
+    """Return the arguments of a model's forward for a sample: without a cache, and with float inputs in float32.
+
+    Tensors without dimensions become numbers.
+    """
     taken: dict[str, Any] = {}
     for name, value in sample.items():
         moved = value.to(device)
-        taken[name] = moved.float() if moved.is_floating_point() else moved
+        *outer, last = name.split(".")
+        inside = taken
+        for part in outer:
+            inside = inside.setdefault(part, {})
+        inside[last] = moved.float() if moved.is_floating_point() else moved
+        if moved.dim() == 0:
+            inside[last] = moved.item()
+    taken = {name: _joined(value) for name, value in taken.items()}
     return taken | ({"use_cache": False} if "use_cache" in parameters_of(model) else {})
+
+
+def _joined(value: Any) -> Any:
+    """Return a table whose keys are numbers as a tuple, or as a list of tuples; other values unchanged."""
+    if not isinstance(value, dict):
+        return value
+    inner = {key: _joined(one) for key, one in value.items()}
+    if not all(key.isdecimal() for key in inner):
+        return inner
+    parts = list(inner.values())
+    return parts if any(isinstance(part, tuple | list) for part in parts) else tuple(parts)
 
 
 def parameters_of(model: nn.Module | type[nn.Module]) -> Mapping[str, inspect.Parameter]:
@@ -132,7 +173,7 @@ def parameters_of(model: nn.Module | type[nn.Module]) -> Mapping[str, inspect.Pa
 def check_samples(model: nn.Module, inputs: Samples) -> None:
     """Raise SqueezeError if a model's forward does not take the samples' names, or lacks a value that it needs."""
     known = parameters_of(model)
-    unknown = [name for name in inputs.samples[0] if name not in known]
+    unknown = [name for name in inputs.samples[0] if name.partition(".")[0] not in known]
     if unknown:
         names = [name for name in known if name not in ("self", "kwargs")]
         raise SqueezeError(

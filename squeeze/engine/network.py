@@ -13,6 +13,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.diffusion import DiffusionConfig
 from squeeze.checkpoint.pretrained import check_size, class_of, empty_model, explained, is_causal, load_config
 from squeeze.engine.calibration import Stop
 from squeeze.engine.inputs import IDS, Inputs, Samples, arguments, check_samples, spread, varied
@@ -206,7 +207,8 @@ class Network:
         """Put the stacks in the order in which the forward runs them on these inputs, and see that each can run.
 
         Stacks that it does not reach become `unreached`. A stack of a model that is no decoder, and that cannot run
-        block by block, becomes one block, with a remark.
+        block by block, becomes one block, the module around it, with a remark. If there is no such module, or it
+        holds other stacks, each block becomes a stack of its own, for whose inputs the model runs from its beginning.
 
         Raises:
             ModelError: a stack cannot run block by block, and is not inside a module that can run as a block.
@@ -224,20 +226,34 @@ class Network:
     def _settle(self, inputs: Inputs) -> None:
         known = self.stacks
         if len(known) > 1:
-            with self._own_forward([]) as run:
-                self.stacks = running_order(self.model, known, partial(run, next(spread(inputs))))
-            self.unreached += [name for stack in known if stack not in self.stacks for name in stack]
-        for number in range(len(self.stacks)):
-            while True:
-                try:
-                    self.plan(inputs, number)
-                    break
-                except ModelError as error:
-                    whole = around(self.stacks[number], known)
-                    if whole is None or not isinstance(error.__cause__, Unwalkable):
-                        raise
+            self._put_in_order(inputs)
+        number = 0
+        while number < len(self.stacks):
+            stack = self.stacks[number]
+            try:
+                self.plan(inputs, number)
+                number += 1
+            except ModelError as error:
+                whole = around(stack, known)
+                if not isinstance(error.__cause__, Unwalkable):
+                    raise
+                if whole is not None:
                     self.remarks.append(f"{whole[0]} runs as one block: {error.__cause__}")
                     self.stacks[number] = whole
+                elif self.is_causal or len(stack) == 1:
+                    raise
+                else:
+                    where = stack[0].rpartition(".")[0]
+                    self.remarks.append(f"each block of {where} runs from the model's inputs: {error.__cause__}")
+                    self.stacks[number : number + 1] = [[name] for name in stack]
+                    self._put_in_order(inputs)
+
+    def _put_in_order(self, inputs: Inputs) -> None:
+        """Put the stacks in the order in which a forward reaches them, and note those that it does not reach."""
+        known = self.stacks
+        with self._own_forward([]) as run:
+            self.stacks = running_order(self.model, known, partial(run, next(spread(inputs))))
+        self.unreached += [name for stack in known if stack not in self.stacks for name in stack]
 
     def plan(self, inputs: Inputs, stack: int = 0) -> Plan:
         """Return how the blocks of a stack run on tokens [N, L] or samples. Raises ModelError if they cannot."""
@@ -363,6 +379,9 @@ def _empty_model(checkpoint: Checkpoint) -> Any:
             part.use_cache = False
     with explained(folder):
         check_size(empty_model(config), checkpoint)
+        if isinstance(config, DiffusionConfig):
+            with _WithoutNoise():
+                return config.new(buffers=False).eval()
         with init_empty_weights(include_buffers=False), _WithoutNoise():
             model = class_of(config)._from_config(config, dtype=torch.float32)
     return model.eval()

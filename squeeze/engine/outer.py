@@ -26,6 +26,8 @@ __all__ = ["compressed_embedding", "compressed_head", "embedding_of", "head_of",
 
 def embedding_of(network: Network) -> str | None:
     """Return the name of the module that looks up the input embeddings; None if the model has none of its own."""
+    if not hasattr(network.model, "get_input_embeddings"):  # of diffusers
+        return None
     try:
         table = network.model.get_input_embeddings()
     except NotImplementedError:
@@ -35,7 +37,7 @@ def embedding_of(network: Network) -> str | None:
 
 def head_of(network: Network) -> str | None:
     """Return the name of the linear module that makes the logits; None if the model has none."""
-    head = network.model.get_output_embeddings()
+    head = getattr(network.model, "get_output_embeddings", lambda: None)()
     return _name_of(network, head) if head is not None and is_linear(head) else None
 
 

@@ -23,7 +23,9 @@ from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint, Parts
 from squeeze.checkpoint.config_json import guarded
+from squeeze.checkpoint.diffusion import is_diffusion
 from squeeze.checkpoint.other_files import copy_other_files
+from squeeze.checkpoint.weight_files import stem_of
 from squeeze.engine.block import BlockJob, CompressedMatrix, calibrated_block, plain_block
 from squeeze.engine.calibration import spacing
 from squeeze.engine.inputs import Inputs
@@ -364,7 +366,7 @@ def _finish(job: _CheckpointJob, report: Report, source: Path, started: float) -
     shutil.rmtree(content, ignore_errors=True)
     content.mkdir()
     names = [*(f"rest.{i}" for i in range(len(rest))), *map(outer_part, outer), *network.blocks]
-    report.stored_bytes = parts.join(names, content)
+    report.stored_bytes = parts.join(names, content, stem=stem_of(source))
     original = Checkpoint.open(source)
     report.raw_bytes = original.bytes_of(original.files)
     counted = network.checkpoint if original.config.get("quantization_config") else original
@@ -372,7 +374,7 @@ def _finish(job: _CheckpointJob, report: Report, source: Path, started: float) -
     report.notes += copy_other_files(source, content)
     config = {**network.checkpoint.config, **job.writer.config(by_both_names(network, job.excluded))}
     if described := config.get("quantization_config"):
-        config["quantization_config"] = guarded(described)
+        config["quantization_config"] = described if is_diffusion(config) else guarded(described)
     (content / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     report.parts = _by_module(Checkpoint.open(content))
     for module in filter(None, (embedding_of(network), head_of(network))):

@@ -25,11 +25,13 @@ class CachedInputs:
     """The inputs of a module, [L, width] a sequence, whose output is that of the block's child that contains it.
 
     `length` is the length of the tuple that the child returns, whose other items are None; None if it returns a tensor.
+    `rows` is the shape of the module's inputs without their width, such as (1, L), or (2, L) in a sample of two.
     """
 
     child: str
     length: int | None
     width: int
+    rows: tuple[int, ...]
 
 
 class Shortcuts:
@@ -73,7 +75,7 @@ def shortened(
         device: of the inputs.
     """
     for name, one in cached.items():
-        forward = _forward(block.get_submodule(name), files[name].read(device), one.length)
+        forward = _forward(block.get_submodule(name), files[name].read(device), one)
         block.get_submodule(one.child).forward = forward
     try:
         yield
@@ -82,11 +84,11 @@ def shortened(
             del block.get_submodule(one.child).forward
 
 
-def _forward(module: nn.Module, values: Iterator[torch.Tensor], length: int | None) -> Callable[..., Any]:
+def _forward(module: nn.Module, values: Iterator[torch.Tensor], cached: CachedInputs) -> Callable[..., Any]:
     def forward(*args: Any, **kwargs: Any) -> Any:
         x = rotate_blocks(next(values), hadamard_size_of(module))  # undoes the rotation, which the module applies again
-        out = module(x[None])
-        return out if length is None else (out, *[None] * (length - 1))
+        out = module(x.view(*cached.rows, x.shape[-1]))
+        return out if cached.length is None else (out, *[None] * (cached.length - 1))
 
     return forward
 
@@ -111,7 +113,8 @@ def _ends(block: nn.Module, names: Iterable[str], run: Callable[[], object]) -> 
             for name, value in outputs.items():
                 if name.startswith(f"{child}.") and value is not None and torch.equal(value, first):
                     width = weight_of(block.get_submodule(name)).shape[1]
-                    ends[name] = CachedInputs(child, len(out) if isinstance(out, tuple) else None, width)
+                    length = len(out) if isinstance(out, tuple) else None
+                    ends[name] = CachedInputs(child, length, width, tuple(value.shape[:-1]))
 
         return hook
 

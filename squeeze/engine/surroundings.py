@@ -97,6 +97,8 @@ def _name_of(model: nn.Module, wanted: nn.Module) -> str:
 
 
 def _table(model: Any) -> nn.Module | None:
+    if not hasattr(model, "get_input_embeddings"):  # of diffusers
+        return None
     try:
         table = model.get_input_embeddings()
     except NotImplementedError:

@@ -1,19 +1,21 @@
-"""Packed models in diffusers. After `import squeeze.integrations.diffusers`,
+"""Packed, quantised, pruned and factorised models in diffusers. After `import squeeze.integrations.diffusers`,
 
     FluxTransformer2DModel.from_pretrained("pipeline-packed", subfolder="transformer")
     DiffusionPipeline.from_pretrained("pipeline-packed")
 
-load models that `squeeze pack` wrote, alone or in their pipeline, whose text encoders are loaded by transformers.
+load models that squeeze wrote, alone or in their pipeline, whose text encoders are loaded by transformers.
 
-Large weights of linear layers and embeddings stay coded in memory and are decoded just before use. All others, such as
-those of convolutions, are decoded once.
+Large packed weights of linear layers and embeddings stay coded in memory and are decoded just before use. All others,
+such as those of convolutions, are decoded once. Linear layers in a stored form become layers of that form.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from diffusers.models import modeling_utils
@@ -23,14 +25,22 @@ from diffusers.quantizers.quantization_config import QuantizationConfigMixin
 from torch import nn
 
 import squeeze.integrations.transformers  # noqa: F401  for the text encoders
+from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.config_json import check_description
-from squeeze.checkpoint.stored import dtype_named
+from squeeze.checkpoint.renaming import fit_of, renamed
+from squeeze.checkpoint.safetensors import named
+from squeeze.checkpoint.stored import StoredForm, dtype_named
+from squeeze.engine.inputs import Samples, flat, parameters_of
+from squeeze.errors import FormatError, printable
+from squeeze.integrations.forms import FORMS
 from squeeze.integrations.load_options import current, load_options
-from squeeze.integrations.packed import Payloads, memory_of
+from squeeze.integrations.loading import leaves_of, place_layers
+from squeeze.integrations.packed import Payloads, is_packed, memory_of
 from squeeze.integrations.restoring import within_folder
 from squeeze.packing.manifest import METHOD
+from squeeze.prune.delta.stored import DeltaForm
 
-__all__ = ["SqueezeConfig", "SqueezeQuantizer", "load_options", "memory_of"]
+__all__ = ["SqueezeConfig", "SqueezeQuantizer", "load_options", "memory_of", "recorded", "register"]
 
 
 class _Method(StrEnum):
@@ -93,7 +103,158 @@ class SqueezeQuantizer(DiffusersQuantizer):
         return False
 
 
+class StoredConfig(QuantizationConfigMixin):
+    """The `quantization_config` of a model in a stored form (docs/format.md)."""
+
+    method: ClassVar[str]
+
+    def __init__(self, **described: Any):
+        check_description(described)
+        self.quant_method = StrEnum("_Stored", {"FORM": self.method}).FORM  # type: ignore[attr-defined]
+        self.described = {key: value for key, value in described.items() if key != "quant_method"}
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"quant_method": str(self.quant_method), **self.described}
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        """Return the fields that diffusers prints."""
+        return self.to_dict()
+
+
+class StoredQuantizer(DiffusersQuantizer):
+    """A quantizer that replaces linear layers by those of a stored form, and loads the form's tensors into them."""
+
+    form: ClassVar[StoredForm]
+    use_keep_in_fp32_modules = True
+    payloads: Payloads | None = None
+
+    def __init__(self, quantization_config: StoredConfig, **kwargs: Any):
+        super().__init__(quantization_config, **kwargs)
+        self.described = quantization_config.to_dict()
+
+    def update_torch_dtype(self, torch_dtype: torch.dtype | None) -> torch.dtype:
+        self.dtype = torch_dtype or dtype_named(self.described.get("dtype"), torch.get_default_dtype())
+        return self.dtype
+
+    def maybe_update_loaded_keys(self, loaded_keys: list[str], checkpoint_files: list[str]) -> list[str]:
+        """Note the files that diffusers reads, which it passes only to this method."""
+        self.files = [str(file) for file in checkpoint_files]
+        return loaded_keys
+
+    def _process_model_before_weight_loading(
+        self, model: nn.Module, keep_in_fp32_modules: list[str] | None = None, **kwargs: Any
+    ) -> None:
+        self.form.check(self.described)
+        infos: Mapping[str, Any]
+        if is_packed(self.files):
+            self.payloads = Payloads(self.files, current())
+            infos = {name: stored.record for name, stored in self.payloads.stored.items()}
+        else:
+            infos = {tensor.name: tensor for name in self.files for tensor in tensorfile.read(Path(name)).tensors}
+        self.leaves = place_whole(self.form, model, infos, self.files[0])
+        if self.payloads:
+            kept = {rf"(^|\.){re.escape(name)}(\.|$)": torch.float32 for name in keep_in_fp32_modules or ()}
+            own = {rf"^{re.escape(name)}$": dtype for name, dtype in self.leaves.items() if dtype.is_floating_point}
+            self.payloads.place(model, (), own | kept | {"": self.dtype})
+
+    def check_if_quantized_param(
+        self, model: nn.Module, param_value: Any, param_name: str, *args: Any, **kwargs: Any
+    ) -> bool:
+        return not self.payloads and param_name in self.leaves
+
+    def create_quantized_param(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]  # it returns nothing
+        """Put a stored tensor into its layer in the dtype that the layer has for it, without a detour by another."""
+        model, _, name, device, state, *_ = args
+        path, _, leaf = name.rpartition(".")
+        owner, stored = model.get_submodule(path), state[name].to(device, self.leaves[name])
+        if leaf in owner._buffers:
+            owner._buffers[leaf] = stored
+        else:
+            owner._parameters[leaf] = nn.Parameter(stored, requires_grad=False)
+
+    def _process_model_after_weight_loading(self, model: nn.Module, **kwargs: Any) -> nn.Module:
+        self.form.settle(model)
+        if self.payloads:
+            self.payloads.settle(model)
+        return model.requires_grad_(False)
+
+    @property
+    def is_serializable(self) -> bool:
+        return False
+
+    @property
+    def is_trainable(self) -> bool:
+        return False
+
+
+def place_whole(
+    form: StoredForm, model: nn.Module, infos: Mapping[str, Any], folder: str | Path
+) -> dict[str, torch.dtype]:
+    """Replace the layers of a model by those of a form, and return the dtype of each stored tensor in its layer.
+
+    Args:
+        form: The stored form.
+        model: The model, on the meta device.
+        infos: All tensors of the checkpoint by name.
+        folder: Its name in errors.
+
+    Raises:
+        FormatError: If a tensor of the model is missing, or a stored one has no place.
+    """
+    leaves = leaves_of(form, infos)
+    place_layers(form, model, leaves)
+    fit, stored = fit_of(model, renamed(model, infos)), [f"{name}.{leaf}" for name in leaves for leaf in leaves[name]]
+    if unclaimed := fit.unclaimed.intersection(stored):
+        raise FormatError(f"{folder}: {type(model).__name__} has no place for {named(min(unclaimed))}")
+    if fit.missing:
+        raise FormatError(f"{folder}: the checkpoint has no tensor for {printable(repr(min(fit.missing)))}")
+    held = model.state_dict()
+    return {name: held[name].dtype for name in stored}
+
+
+def recorded(model: nn.Module, run: Callable[[], object], most: int = 64) -> Samples:
+    """Return inputs that a model gets while a pipeline runs, as a calibration set.
+
+        samples = recorded(pipeline.transformer, lambda: pipeline("a red fox", num_inference_steps=8))
+        squeeze.quantize("pipeline/transformer", out="transformer-4bit", calibration=samples)
+
+    Args:
+        model: The pipeline's transformer or U-Net.
+        run: Function that runs the pipeline, once or more often.
+        most: Most samples, spread evenly over the calls.
+
+    Raises:
+        SqueezeError: If the model is not called, or with inputs of different shapes.
+    """
+    calls: list[Mapping[str, Any]] = []
+
+    def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        names = [name for name in parameters_of(model) if name != "self"]  # the first is the module's own
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        calls.append(dict(flat(given)))
+
+    handle = model.register_forward_pre_hook(note, with_kwargs=True)
+    try:
+        with torch.no_grad():
+            run()
+    finally:
+        handle.remove()
+    step = max(1, -(-len(calls) // most))
+    return Samples.of(calls[::step])
+
+
+def register() -> None:
+    """Register a quantizer in diffusers for every form in FORMS that it can load and that is not registered yet."""
+    for form in FORMS.values():
+        if form.method not in AUTO_QUANTIZER_MAPPING and not isinstance(form, DeltaForm):
+            config: Any = type("StoredConfig", (StoredConfig,), {"method": form.method})
+            quantizer: Any = type("StoredQuantizer", (StoredQuantizer,), {"form": form})
+            AUTO_QUANTIZATION_CONFIG_MAPPING[form.method] = config
+            AUTO_QUANTIZER_MAPPING[form.method] = quantizer
+
+
 _shards = modeling_utils._get_checkpoint_shard_files  # type: ignore[attr-defined]
 modeling_utils._get_checkpoint_shard_files = within_folder(_shards)  # type: ignore[attr-defined]
 AUTO_QUANTIZATION_CONFIG_MAPPING[METHOD] = SqueezeConfig
 AUTO_QUANTIZER_MAPPING[METHOD] = SqueezeQuantizer
+register()

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.diffusion import DiffusionConfig
 from squeeze.checkpoint.pretrained import (
     SAFE,
     check_size,
@@ -118,6 +119,8 @@ def _read_here(checkpoint: Checkpoint) -> bool:
 def _loaded(checkpoint: Checkpoint, dtype: torch.dtype | None) -> nn.Module:
     folder, config = checkpoint.folder, load_config(checkpoint.folder)
     check_size(empty_model(config), checkpoint, _differences(folder))
+    if isinstance(config, DiffusionConfig):
+        return _diffusion(folder, config, dtype)
     loaded: Any = class_of(config).from_pretrained(
         folder, config=config, dtype=dtype or "auto", use_safetensors=True, output_loading_info=True, **SAFE
     )
@@ -126,6 +129,20 @@ def _loaded(checkpoint: Checkpoint, dtype: torch.dtype | None) -> nn.Module:
         from squeeze.integrations import compressed_tensors
 
         compressed_tensors.expand(model, dtype)
+    if missing := loaded[1]["missing_keys"]:
+        raise FormatError(f"{folder}: the checkpoint has no tensor for {printable(repr(min(missing)))}")
+    return model
+
+
+def _diffusion(folder: Path, config: DiffusionConfig, dtype: torch.dtype | None) -> nn.Module:
+    """Load a model of diffusers. Raises FormatError if a tensor is missing."""
+    from squeeze.integrations import diffusers
+
+    diffusers.register()
+    loaded = config.kind.from_pretrained(
+        folder, torch_dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
+    )
+    model: nn.Module = loaded[0]
     if missing := loaded[1]["missing_keys"]:
         raise FormatError(f"{folder}: the checkpoint has no tensor for {printable(repr(min(missing)))}")
     return model

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.diffusion import is_diffusion
 from squeeze.checkpoint.pretrained import dense_model, explained, quiet
 from squeeze.checkpoint.renaming import Fit, Renamed, fit_of, model_modules, renamed
 from squeeze.checkpoint.safetensors import named
@@ -167,6 +168,11 @@ def _opened(model: nn.Module, checkpoint: Checkpoint) -> tuple[dict[str, Renamed
     described = checkpoint.config.get("quantization_config") or {}
     method = str(described.get("quant_method", ""))
     shapes = {name: checkpoint.info(name).shape for name in checkpoint.files}
+    if is_diffusion(checkpoint.config):
+        if method in FORMS:
+            infos = {name: checkpoint.info(name) for name in checkpoint.files}
+            _place_stored(FORMS[method], model, infos)
+        return renamed(model, shapes), shapes
     if method in FORMS:
         return _opened_by_us(model, checkpoint, described), shapes
     if method == COMPRESSED and find_spec("compressed_tensors") and not _has_experts(shapes):
@@ -198,6 +204,13 @@ def _opened_by_us(model: nn.Module, checkpoint: Checkpoint, described: Mapping[s
     loader = loader(AutoQuantizationConfig.from_dict(dict(described)), pre_quantized=True)
     loader.open(model, {name: checkpoint.info(name) for name in checkpoint.files}, checkpoint.folder)
     return renamed(model, checkpoint.files, loader.conversions(_conversions(model), model))
+
+
+def _place_stored(form: Any, model: nn.Module, infos: Mapping[str, Any]) -> None:
+    """Replace the layers of a model by those of a stored form."""
+    from squeeze.integrations.loading import leaves_of, place_layers  # transformers takes seconds to import
+
+    place_layers(form, model, leaves_of(form, infos))
 
 
 def _placed_by_package(model: nn.Module, described: Mapping[str, Any]) -> list[Any]:

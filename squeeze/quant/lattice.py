@@ -97,7 +97,7 @@ class LatticeGrid(BlockGrid):
         best, most = (torch.zeros(weight.shape[:-1], device=weight.device) for _ in range(2))
         largest = weight.abs().amax(-1)
         shared = shared.to(weight.device) + 1e-30
-        for share in _SHARES:
+        for share in (*_SHARES, self.levels[-1]):  # the last for equal weights: all are at level 1
             level = self._rounded(weight * inverse(largest * share / self.levels[-1])[..., None], shared)
             match, size = (shared * weight * level).sum(-1), (shared * level.square()).sum(-1)
             scale = match * inverse(size)

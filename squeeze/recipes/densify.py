@@ -19,7 +19,7 @@ from squeeze.checkpoint.other_files import copy_other_files, copy_tokenizer
 from squeeze.checkpoint.pretrained import dense_model, explained
 from squeeze.checkpoint.renaming import model_modules, transposed
 from squeeze.checkpoint.stored import expanded
-from squeeze.checkpoint.weight_files import is_adapter
+from squeeze.checkpoint.weight_files import is_adapter, stem_of
 from squeeze.engine.experts import Fused, Layout
 from squeeze.engine.report import NAME as REPORT
 from squeeze.errors import FormatError, SqueezeError, printable
@@ -147,7 +147,7 @@ def _densified(
             if fused:
                 fused.restore(loaded)
             parts.put(str(number), loaded)
-        size = parts.join(map(str, range(len(together))), content)
+        size = parts.join(map(str, range(len(together))), content, stem=stem_of(checkpoint.folder))
         copy_other_files(checkpoint.folder, content)
         if tokenizer:
             copy_tokenizer(tokenizer, content)

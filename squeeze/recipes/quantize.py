@@ -46,7 +46,7 @@ from squeeze.recipes.options import AUTO, FULL, GGUF, MIXTURES, QUANTIZE, Common
 from squeeze.recipes.quantizing.bits import by_budget, by_name
 from squeeze.recipes.quantizing.fitting import Fitted, fitted, method_of_scheme, scaled_as, settings_of_scheme
 from squeeze.recipes.quantizing.outer import Outer, check_outer, outer_methods
-from squeeze.recipes.quantizing.writing import SERVED, check_format, describing, make_writer, unloaded
+from squeeze.recipes.quantizing.writing import SERVED, check_format, describing, loadable, make_writer, unloaded
 from squeeze.recipes.run import Run, Source, read, takes_models
 from squeeze.system.storage import local_path
 from squeeze.system.work import other_settings
@@ -92,6 +92,7 @@ def quantize(  # noqa: PLR0913
     """
     request, common = read(QUANTIZE, method, options)
     request = replace(request, settings=settings_of_scheme(request.settings, options))
+    request = replace(request, settings=loadable(local_path(str(source)), request.settings, options))
     check_format(request.settings)
     check_outer(request.settings)
     shared: dict[str, Any] = {

@@ -79,7 +79,7 @@ def texts_of(folder: Path, text: str, name: str, samples: int, length: int, seed
 
 def reads_text(folder: Path) -> bool:
     """Return whether tokens are the main input of the model in `folder`."""
-    return bool(_kind(folder).main_input_name == IDS)
+    return bool(getattr(_kind(folder), "main_input_name", None) == IDS)
 
 
 _WHAT = "give `calibration` a folder of images or WAV files, or an .npz file of its forward's arguments"

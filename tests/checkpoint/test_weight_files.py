@@ -317,9 +317,9 @@ def test_an_id_of_the_hub_is_told_how_to_fetch_it(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", ["diffusion_pytorch_model.safetensors", "diffusion_pytorch_model.safetensors.index.json"]
+    "name", ["diffusion_pytorch_model.fp16.safetensors", "diffusion_pytorch_model.fp16-00001-of-00002.safetensors"]
 )
-def test_a_model_of_diffusers_is_named(tmp_path, name):
+def test_a_variant_of_a_model_of_diffusers_is_named(tmp_path, name):
     (tmp_path / name).write_text("{}")
-    with pytest.raises(FormatError, match="is a model of diffusers, which only `squeeze pack` compresses"):
+    with pytest.raises(FormatError, match="has only a variant of its weights, diffusion_pytorch_model"):
         weight_files(tmp_path)

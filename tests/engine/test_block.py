@@ -121,7 +121,7 @@ def test_what_is_compressed_does_not_run_again(tmp_path, tokens_of_a_shard):
     block, names, shards = Outer(), ["inner.wide", "inner.narrow", "last"], _shards(tmp_path)
     setting, stage = Setting(Call(), tmp_path, CPU), Stage((("inner.narrow",),))
     shortcuts = Shortcuts(block, names, lambda: block(SEQUENCES[:1]))
-    assert shortcuts.ends == {"inner.narrow": CachedInputs("inner", 2, 8)}
+    assert shortcuts.ends == {"inner.narrow": CachedInputs("inner", 2, 8, (1, 3))}
     assert shortcuts.take(["inner.wide"], []) == []
     parts = (gathering.statistics(block, setting, shard, stage, (), shortcuts.ends) for shard in shards)
     kept = gathering.joined(stage, parts, shortcuts.ends).recorded

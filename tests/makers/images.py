@@ -83,6 +83,13 @@ def bmp(made: np.ndarray, palette: bytes = b"") -> bytes:
     return struct.pack("<2sIHHI", b"BM", first + len(body), 0, 0, first) + info + palette + body
 
 
+def _in_planes(piece: np.ndarray) -> np.ndarray:
+    """Return uint8 [rows, bytes]: of each row the highest bytes first, as differences from a pixel before."""
+    channels, big = piece.shape[2], np.ascontiguousarray(piece.astype(piece.dtype.newbyteorder(">")))
+    rows = np.moveaxis(big.view(np.uint8).reshape(len(piece), -1, piece.itemsize), 2, 1).reshape(len(piece), -1)
+    return np.concatenate([rows[:, :channels], rows[:, channels:] - rows[:, :-channels]], 1)
+
+
 def tiff(
     made: np.ndarray,
     order: str = "<",
@@ -101,7 +108,7 @@ def tiff(
         gap: bytes between them.
         tile: pixels of the side of a tile, a part of both sides; 0 for strips.
         coding: 1 for none, 5 for LZW, 8 for deflate.
-        predictor: 1 for none, 2 for differences from the pixel to the left.
+        predictor: 1 for none, 2 for differences from the pixel to the left, 3 for bytes of floats in planes as well.
     """
     height, width, channels = made.shape
     bits, rows = 8 * made.itemsize, -(-height // strips)
@@ -111,8 +118,11 @@ def tiff(
         pieces = [made[y : y + tile, x : x + tile] for y, x in corners]
     if predictor == 2:
         pieces = [np.diff(piece, axis=1, prepend=np.zeros_like(piece[:, :1])) for piece in pieces]
+    if predictor == 3:
+        pieces = [_in_planes(piece) for piece in pieces]
     coded = {1: bytes, 5: lambda part: gifs.packed_early(gifs.codes_of(part, 8, 4094)), 8: zlib.compress}[coding]
-    parts = [coded(piece.astype(made.dtype.newbyteorder(order)).tobytes()) for piece in pieces]
+    ordered = np.dtype(np.uint8) if predictor == 3 else made.dtype.newbyteorder(order)
+    parts = [coded(piece.astype(ordered).tobytes()) for piece in pieces]
     places, place = [], 8
     for part in parts:
         places.append(place)

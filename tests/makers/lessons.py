@@ -40,6 +40,16 @@ def write(folder: Path) -> None:
     zoo_others.write(folder / "my-speech", "WhisperForConditionalGeneration")
     arrays = {name: np.concatenate([sample[name] for sample in samples]) for name in samples.samples[0]}
     np.savez(folder / "sounds.npz", **arrays)
+    _diffusion(folder)
+
+
+def _diffusion(folder: Path) -> None:
+    from tests.makers import zoo_diffusion  # diffusers takes seconds to import
+
+    zoo_diffusion.write(folder / "my-transformer", "DiTTransformer2DModel")
+    samples = zoo_diffusion.samples("DiTTransformer2DModel", 8)
+    arrays = {name: np.concatenate([sample[name] for sample in samples]) for name in samples.samples[0]}
+    np.savez(folder / "latents.npz", **arrays)
 
 
 def _event(number: int) -> str:

@@ -45,6 +45,16 @@ def test_points_lose_less_than_single_weights_of_as_many_bits(name, plain):
     assert lost[name][0] <= lost[plain][0] and lost[name][1] < 0.85 * lost[plain][1]
 
 
+@pytest.mark.parametrize("name", LATTICES)
+@pytest.mark.parametrize(("spread", "most"), [(0.0, 1e-3), (0.1, 0.12)])
+def test_weights_that_are_nearly_equal(name, spread, most):
+    """Check rows on the only point of equal magnitudes that iq3_s has, that of the smallest."""
+    noise = torch.randn(8, 256, generator=torch.Generator().manual_seed(1))
+    weight = (0.02 * (1 + spread * noise)) * torch.where(noise > 0, 1, -1)
+    error = GPTQ(grid=name).fallback().apply(weight).dequantize() - weight
+    assert float(error.norm() / weight.norm()) < most
+
+
 def test_the_inputs_of_a_point_stay_together():
     diagonal = torch.tensor([1.0, 0, 0, 0, 9, 9, 0, 0, 5, 0, 0, 0])
     assert point_order(diagonal, 4).tolist() == [4, 5, 6, 7, 8, 9, 10, 11, 0, 1, 2, 3]

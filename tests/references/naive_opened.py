@@ -6,7 +6,16 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from tests.references import naive_base85, naive_bzip2, naive_escapes, naive_fax, naive_gif, naive_quick
+from tests.references import (
+    naive_base85,
+    naive_bzip2,
+    naive_class,
+    naive_escapes,
+    naive_fax,
+    naive_gif,
+    naive_pyc,
+    naive_quick,
+)
 from tests.references.naive_deflate import Closings
 from tests.references.naive_program import image
 from tests.references.reading import Bytes
@@ -140,6 +149,17 @@ def _numbers(content: bytes, extra: bytes, data: bytes) -> tuple[bytes, bytes]:
     return found, file.take(file.rest)
 
 
+def planes(content: bytes, extra: bytes) -> bytes:
+    file = Bytes(extra)
+    width, step, row = file.byte(), file.byte(), file.varint()
+    row, found = row or len(content) // width, b""
+    for start in range(0, len(content), row * width):
+        places = [start + place for place in range(0, row * width, width)]
+        written = [content[place + number] for number in range(width) for place in places]
+        found += bytes((byte - (written[at - step] if 0 < step <= at else 0)) % 256 for at, byte in enumerate(written))
+    return found
+
+
 def _closed(kind: int, content: bytes, extra: bytes, stream: bytes) -> bytes:
     adler = struct.pack(">I", zlib.adler32(content))
     if kind in (0, 16):
@@ -184,6 +204,12 @@ def _closed(kind: int, content: bytes, extra: bytes, stream: bytes) -> bytes:
         return naive_quick.close(kind, content, extra)
     if kind == 20:
         return differences(content, extra)
+    if kind == 27:
+        return planes(content, extra)
+    if kind == 28:
+        return naive_pyc.close(content, extra)
+    if kind == 29:
+        return naive_class.close(content, extra)
     if kind == 9:
         return image(content, extra)
     assert kind == 6

@@ -1,4 +1,4 @@
-"""Arrays of numbers in data: those in the formats NPY, FITS and TIFF, and data that are numbers beyond doubt (raw.py).
+"""Arrays of numbers in data: in the formats NPY, FITS, TIFF and HDF5, and data that are numbers beyond doubt (raw.py).
 
 A wrong guess costs size, never correctness: what is found is coded as an array only if that makes it smaller.
 """
@@ -14,6 +14,7 @@ from squeeze.codecs.array.fits import find_fits
 from squeeze.codecs.array.layout import FLOAT, SIGNED, UNSIGNED, Layout
 from squeeze.codecs.array.raw import find_raw
 from squeeze.codecs.content import Content, Medium, Progress, Region
+from squeeze.codecs.hdf5 import find_arrays
 
 __all__ = ["Array", "Found", "find"]
 
@@ -21,11 +22,12 @@ Found = tuple[int, int, Layout]  # where an array with its prefix begins and end
 _LEAST = 1 << 10  # bytes of the smallest array with a header
 _LEAST_REST = 64  # bytes after an array that do not pay for a block
 _NPY = re.compile(
-    rb"\x93NUMPY[\x01-\x03]\0.{2,4}?\{'descr': '([<>])([uif])([248])', 'fortran_order': (False|True), "
+    rb"\x93NUMPY[\x01-\x03]\0.{2,4}?\{'descr': '([<>|])([uifV])([248])', 'fortran_order': (False|True), "
     rb"'shape': \((\d{0,19}(?:, ?\d{1,19}){0,32},?)\), \}[ ]*\n",
     re.DOTALL,
 )
-_KINDS = {b"u": UNSIGNED, b"i": SIGNED, b"f": FLOAT}
+_BFLOAT = 2  # bytes of a bfloat16, for which NPY has no name: ml_dtypes writes it as void
+_KINDS = {b"u": UNSIGNED, b"i": SIGNED, b"f": FLOAT, b"V": FLOAT}
 _FULL = 4  # the first level with the whole model
 
 
@@ -40,6 +42,10 @@ class Array(Medium):
     def guess(self, data: np.ndarray) -> Content | None:
         form = find_raw(data)
         return None if form is None else Content(self.kind, 0, form)
+
+    def joins(self, size: int, content: Content) -> bool:
+        form = Layout(*content.form)
+        return not form.prefix and size % form.line == 0
 
     def sample(self, size: int, content: Content, most: int) -> Region:
         form = Layout(*content.form)
@@ -57,7 +63,7 @@ class Array(Medium):
 def find(data: np.ndarray) -> list[Found]:
     """Return the arrays with a header in uint8 `data`, in order and apart from each other."""
     raw, done, apart = data.tobytes(), 0, list[Found]()
-    for start, stop, form in sorted([*_npys(raw), *find_fits(raw), *_tiffs(raw)]):
+    for start, stop, form in sorted([*_npys(raw), *find_fits(raw), *_tiffs(raw), *_of_hdf5(raw)]):
         end = stop if stop + _LEAST_REST < len(raw) else len(raw)
         if start >= done and end - start >= _LEAST:
             apart.append((start, end, form))
@@ -70,11 +76,20 @@ def _npys(raw: bytes) -> Iterator[Found]:
     for match in _NPY.finditer(raw):
         shape = [int(number) for number in match[5].replace(b" ", b"").split(b",") if number]
         width = size = int(match[3])
+        if match[2] == b"V" and width != _BFLOAT:
+            continue
         for number in shape:
             size = min(size * number, len(raw))
         columns, across = grids.of_shape(shape if match[4] == b"False" else shape[::-1])
         form = Layout(width, columns, _KINDS[match[2]], int(match[1] == b">"), match.end() - match.start(), across)
         yield match.start(), min(match.end() + size, len(raw)), form
+
+
+def _of_hdf5(raw: bytes) -> Iterator[Found]:
+    """Yield the arrays in HDF5 files that are stored in one piece."""
+    for start, end, numbers in find_arrays(raw):
+        columns, across = grids.of_shape(list(numbers.shape))
+        yield start, end, Layout(numbers.width, columns, numbers.kind, int(numbers.big), 0, across)
 
 
 def _tiffs(raw: bytes) -> Iterator[Found]:

@@ -19,9 +19,12 @@ from squeeze.codecs.parse.encodings import CodePage, Utf32
 from squeeze.codecs.parse.escapes import JsonEscapes, Percent, QuotedPrintable
 from squeeze.codecs.parse.fax.wrapper import Fax
 from squeeze.codecs.parse.gif import Gif, RankedGif
+from squeeze.codecs.parse.java.wrapper import JavaClass
 from squeeze.codecs.parse.palette import Palette, ranks_of
+from squeeze.codecs.parse.planes import Numbers, Planes
 from squeeze.codecs.parse.program.wrapper import Program
 from squeeze.codecs.parse.protocol import Found, Wrapper
+from squeeze.codecs.parse.pyc.wrapper import Pyc
 from squeeze.codecs.parse.quick.lz4_frames import Lz4Frame
 from squeeze.codecs.parse.quick.parquet import ParquetPage
 from squeeze.codecs.parse.quick.snappy_frames import SnappyFrame
@@ -49,10 +52,12 @@ WRAPPERS: tuple[Wrapper, ...] = (
     *(ZipMember(), Zlib(), Gzip(), Png(), Utf16(), Base64(), Hexadecimal(), Gif(), Lines()),
     *(Program(), Bzip2(), Percent(), QuotedPrintable(), JsonEscapes(), Ascii85(), Base85(), Deflate(), EarlyLzw()),
     *(Utf32(), CodePage(), Differences(), Fax(), RankedGif(), RankedPng(), ParquetPage(), Lz4Frame(), SnappyFrame()),
+    *(Planes(), Pyc(), JavaClass()),
 )
 _DEEPEST = 4  # wrappers in wrappers
 _LEAST = 48  # bytes of a wrapper that is opened
 _MOST_WRAPPERS = 1 << 20  # of a block
+_WITH_HEADERS = (Program.kind, Pyc.kind)  # whose contents begin with the header that they have themselves
 _TRIAL = 8  # times as long as reading content: to find out that it does not pay
 
 
@@ -118,7 +123,7 @@ class _Parser:
         named = {place: Fax(found.fax) for place, found in strips.items() if found.fax}
         places = candidates(raw, self._without, named) if opens else []
         for place, kind in _outside(places, photos):
-            is_same = place == 0 and kind == of == Program.kind  # the image that `data` is of has this header, too
+            is_same = place == 0 and kind == of and kind in _WITH_HEADERS
             is_tried = place >= max(done, refused[kind]) and room.attempts > 0 and self._wrappers and not is_same
             wrapper = named[place] if kind == Fax.kind else WRAPPERS[kind]
             found = wrapper.open(raw, place, room) if is_tried else None
@@ -143,6 +148,10 @@ class _Parser:
 
     def _content(self, found: Found, depth: int, strip: Strip | None) -> tuple[Found, Node]:
         """Return a wrapper and the node of what is in it; in a medium, no wrapper is looked for."""
+        if strip and strip.numbers:
+            if strip.numbers.fits(found.content.size):
+                return self._numbers(found, depth, strip.numbers)
+            strip = None
         form = strip.layout(found.content.size) if strip and not strip.fax else None
         if strip and form:
             if not strip.differs:
@@ -155,12 +164,23 @@ class _Parser:
         node = self.node(found.content, depth + 1, found.kind, inner)
         return found, replace(node, regions=_without(found.regions, node.children)) if found.regions else node
 
+    def _numbers(self, found: Found, depth: int, numbers: Numbers) -> tuple[Found, Node]:
+        """Return a wrapper of numbers and its node."""
+        if numbers.planes and depth + 1 < _DEEPEST and self._room.content >= found.content.size and self._wrappers > 1:
+            return found, self._within(Planes().undone(found.content, numbers))
+        if not numbers.planes:
+            found = replace(found, content_kind=Content("array", 0, tuple(numbers.layout)))
+        return found, Node(found.content, (), found.content_kind)
+
     def _undone(self, data: np.ndarray, form: Layout) -> Node:
         """Return the node of the differences of pixels."""
-        found = Differences().undone(data, form)
-        self._room.content -= data.size
+        return self._within(Differences().undone(data, form))
+
+    def _within(self, found: Found) -> Node:
+        """Return the node of a wrapper that is nothing else."""
+        self._room.content -= found.content.size
         self._wrappers -= 1
-        return Node(data[:0], (Child(0, found.kind, Node(found.content, (), found.content_kind), found),))
+        return Node(found.content[:0], (Child(0, found.kind, Node(found.content, (), found.content_kind), found),))
 
 
 def _are_wrapped(colours: tuple[int, int] | None, children: list[Child]) -> bool:

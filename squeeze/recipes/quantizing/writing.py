@@ -1,13 +1,16 @@
 """Writers of quantised matrices: a format of quant/formats/, or dense dequantised values."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.config_json import CONFIG, read_config
+from squeeze.checkpoint.diffusion import is_diffusion
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.engine.experts import is_expert, is_merged
 from squeeze.engine.pipeline import Writer
@@ -20,7 +23,7 @@ from squeeze.quant.trellis import stored as trellis
 from squeeze.quant.trellis.method import Trellis
 from squeeze.recipes.options import FULL, GGUF, Quantizing
 
-__all__ = ["DENSE", "SERVED", "check_format", "describing", "grid_of", "make_writer", "unloaded"]
+__all__ = ["DENSE", "SERVED", "check_format", "describing", "grid_of", "loadable", "make_writer", "unloaded"]
 
 Patterns = tuple[tuple[str, GridMethod], ...]
 DENSE = "dense"
@@ -111,6 +114,27 @@ def check_format(settings: Quantizing) -> None:
         raise FormatError(f"the format {settings.format} has no rotations at run time: rotate full needs {SERVED}")
     if settings.kv_scheme:
         raise FormatError(f"the format {settings.format} has no scales of a KV cache: kv_scheme needs {SERVED}")
+
+
+def loadable(folder: Path, settings: Quantizing, given: Collection[str]) -> Quantizing:
+    """Return the settings in a format that the model's library loads: that of a model of diffusers is our own.
+
+    Args:
+        folder: Folder of the model.
+        settings: Options of quantisation.
+        given: Names of the options that the caller set.
+
+    Raises:
+        FormatError: If another format or a scheme is given.
+    """
+    if not (folder / CONFIG).is_file() or not is_diffusion(read_config(folder)):
+        return settings
+    if settings.format == SERVED and "format" not in given and settings.scheme is None:
+        return replace(settings, format=OWN)
+    if settings.format not in (OWN, DENSE):
+        what = f"the scheme {settings.scheme}" if settings.scheme else f"the format {settings.format}"
+        raise FormatError(f"{folder}: diffusers loads no models in {what}: use the format {OWN} or {DENSE}")
+    return settings
 
 
 def unloaded(

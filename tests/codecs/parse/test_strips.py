@@ -90,11 +90,6 @@ def test_tiles_become_pixels():
     assert [form for form, _ in found] == [Layout(16, 8, 3)] * 6
 
 
-@pytest.mark.parametrize("made", [GREY.astype(np.float32), GREY.astype(np.uint32)])
-def test_other_samples_stay_what_they_are(made):
-    assert images_in(images.tiff(made, coding=5)) == []
-
-
 def test_another_predictor_names_no_image():
     assert strips_in(images.tiff(COLOURS, coding=5, predictor=3)) == {}
 

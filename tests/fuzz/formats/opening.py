@@ -11,7 +11,7 @@ import numpy as np
 import squeeze
 from tests.fuzz import mutations
 from tests.fuzz.judging import SAME, Wrong, one_of
-from tests.makers import faxes, gifs, images, inputs, jpegs, programs, quick, wrapped
+from tests.makers import arrays, byte_code, classes, faxes, gifs, hdf5, images, inputs, jpegs, programs, quick, wrapped
 
 _HEADER = 200  # bytes of a file in which most changes are
 _EXTREMES = (0, 1, 2, 3, 7, 8, 15, 16, 127, 128, 255, 256, 65535, 65536, (1 << 31) - 1, 1 << 31, (1 << 32) - 1)
@@ -90,6 +90,9 @@ def _wrappers() -> Iterator[bytes]:
     yield from wrapped.escaped().values()
     yield from (quick.parquet(2), quick.parquet(quick.LZ4), quick.lz4_file(inputs.words(3_000), 0x5C))
     yield from (quick.snappy_file(inputs.words(3_000)), quick.lz4_file_with_stored(inputs.random_bytes(900)))
+    yield from (byte_code.by_hand("3.11"), byte_code.by_hand("3.8"), classes.class_file(20))
+    yield hdf5.hdf5(np.frombuffer(arrays.heights(40, 50), ">i2").reshape(40, 50), 10)
+    yield images.tiff(images.pixels(30, 40) / np.float32(7), coding=8, predictor=3)
     yield wrapped.zip_archive({"word/media/image1.png": documents["PNG"], "word/document.xml": inputs.words(2_000)})
 
 

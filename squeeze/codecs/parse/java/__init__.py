@@ -1,0 +1,1 @@
+"""Class files of Java: their constants apart from code, line tables and texts."""

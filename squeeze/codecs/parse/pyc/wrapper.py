@@ -1,0 +1,73 @@
+"""Files of Python's byte code as wrappers, whose content is their streams, one after the other."""
+
+import io
+import re
+from itertools import pairwise
+
+import numpy as np
+
+from squeeze.codecs.content import Content
+from squeeze.codecs.parse.protocol import Found, Wrapper
+from squeeze.codecs.parse.pyc.streams import Streams, join, split
+from squeeze.codecs.parse.room import Room
+from squeeze.errors import DamagedError, SqueezeError
+from squeeze.system.binary import read_varint, varint
+
+__all__ = ["Pyc"]
+
+_NAMES = ("objects", "places in the source", "instructions", "texts")
+_LEAST = 1 << 9  # bytes of a file that pays
+_TRIED = 1 << 12  # bytes that a failed attempt is taken to have read
+
+
+class Pyc(Wrapper):
+    """A file of byte code, of Python 3.7 and later."""
+
+    kind = 28
+    name = "Python byte code"
+    mark = re.compile(rb".[\x0d\x0e]\r\n[\0-\x03]\0\0\0.{8}[c\xe3]", re.DOTALL)
+    is_certain = True
+    least_copied = 0.1
+
+    def open(self, data: bytes, start: int, room: Room) -> Found | None:
+        try:
+            streams, end = split(data, start)
+            extra = _extra(streams)
+            content = np.frombuffer(b"".join(streams[:4]), np.uint8)
+            if end - start < _LEAST or content.size > room.content:
+                return None
+            if self.close(content, content[:0], extra).tobytes() != data[start:end]:
+                return None
+        except SqueezeError:
+            room.spend(_TRIED)
+            return None
+        code = len(streams.objects) + len(streams.lines)
+        texts = code + len(streams.code)
+        regions = (code, texts, Content("table", 2)), (texts, content.size, Content("text"))
+        return Found(self.kind, start, end - start, content, None, extra, None, regions)
+
+    def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
+        places, caches = _read(extra, content.size)
+        objects, lines, code, texts = (content[start:end].tobytes() for start, end in pairwise(places))
+        return np.frombuffer(join(Streams(objects, lines, code, texts, caches)), np.uint8)
+
+    def segments(self, content: np.ndarray, extra: bytes) -> list[tuple[int, int, str]]:
+        places, _ = _read(extra, content.size)
+        return [(*span, name) for span, name in zip(pairwise(places), _NAMES, strict=True)]
+
+
+def _extra(streams: Streams) -> bytes:
+    """Return the sizes of all streams but the last, and pairs of an opcode and the words behind it."""
+    sizes = b"".join(varint(len(stream)) for stream in streams[:3])
+    return sizes + bytes(number for pair in sorted(streams.caches.items()) for number in pair)
+
+
+def _read(extra: bytes, size: int) -> tuple[list[int], dict[int, int]]:
+    """Return where the streams begin and the last one ends in a content of `size` bytes, and the caches."""
+    file, places = io.BytesIO(extra), [0]
+    for _ in range(3):
+        places.append(places[-1] + read_varint(file)[0])
+    pairs = file.read()
+    if places[-1] > size or len(pairs) % 2:
+        raise DamagedError("the sizes of streams of byte code are impossible: the file is damaged")
+    return [*places, size], dict(zip(pairs[::2], pairs[1::2], strict=True))
