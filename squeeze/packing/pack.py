@@ -261,9 +261,10 @@ class _Job:
         target = self.content / name
         with _unchanged(source):
             try:
-                if is_packed(source, Limits()):
-                    raise FormatError("is packed already; unpack it first")
                 found = source_of(source, is_single=not name)
+                read = found.file if found and not found.is_torch else None  # as safetensors
+                if container.is_packed(read) if read else is_packed(source, Limits()):
+                    raise FormatError("is packed already; unpack it first")
                 if found is None:
                     raw, digest = self._copy(source, target)
                 else:

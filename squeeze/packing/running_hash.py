@@ -12,6 +12,9 @@ from squeeze.packing.tensors.content import Content, pieces
 __all__ = ["Checksums", "Hashing", "RunningHash", "checksum_of"]
 
 
+_FEW = 1 << 14  # bytes that are hashed sooner than another thread is told of them
+
+
 class Hashing(Protocol):
     """A receiver of the bytes of a file in order."""
 
@@ -48,7 +51,11 @@ class RunningHash:
 
     def update(self, data: Bytes) -> None:
         self._wait()
-        self._running = self._pool.submit(self._state.update, data.data)
+        if data.size < _FEW:
+            self._running = None
+            self._state.update(data.data)
+        else:
+            self._running = self._pool.submit(self._state.update, data.data)
 
     def follow(self, content: Content) -> Future[int]:
         self._wait()
