@@ -4,9 +4,9 @@ import importlib.util
 import marshal
 import struct
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
-__all__ = ["VERSIONS", "by_hand", "header", "of_module", "with_code"]
+__all__ = ["VERSIONS", "by_hand", "header", "of_module", "tables", "with_code"]
 
 VERSIONS = {"3.7": 3394, "3.8": 3413, "3.10": 3439, "3.11": 3495, "3.13": 3571}  # with the number of each file
 _REFERRED = 128  # flag of a type
@@ -19,9 +19,22 @@ def header(magic: int) -> bytes:
 
 def of_module(module: ModuleType) -> bytes:
     """Return the file of a module that was loaded from its source."""
+    return importlib.util.MAGIC_NUMBER + header(0)[4:] + marshal.dumps(_compiled(module))
+
+
+def tables(module: ModuleType) -> list[bytes]:
+    """Return the places in the source of all code objects of a module."""
+    found = [_compiled(module)]
+    for code in found:  # which grows
+        found += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return [code.co_linetable for code in found]
+
+
+def _compiled(module: ModuleType) -> CodeType:
     assert module.__file__
     code = compile(Path(module.__file__).read_bytes(), "/usr/lib/python3/" + module.__name__, "exec")
-    return importlib.util.MAGIC_NUMBER + header(0)[4:] + marshal.dumps(code)
+    assert isinstance(code, CodeType)
+    return code
 
 
 def by_hand(version: str) -> bytes:

@@ -377,7 +377,11 @@ class Image:
         close = next((n for n in range(15) if abs(d) >> (n + 2) == 0), 15)
         rows = ((8 * self.plane + shift) * 16 + self.activity, partial, (2 * close + (d > 0)) * 16 + self.activity)
         rows += ((16 * self.plane + found) * 8 + shift, self.nearby)
-        weights = [self.weights.setdefault((t, row), [1800] * len(inputs)) for t, row in enumerate(rows)]
+        first = [1800] * len(inputs)
+        if self.is_exact:
+            both, relative = self.contexts, 2 * self.count
+            first[: both + relative] = [4200] * both + [600] * relative
+        weights = [self.weights.setdefault((t, row), list(first)) for t, row in enumerate(rows)]
         final = self.final.setdefault(8 * self.plane + shift, [65536 // 5] * 5)
         logits = [clamp(sum(a * b for a, b in zip(one, inputs, strict=True)) >> 16) for one in weights]
         x = clamp(sum(a * b for a, b in zip(final, logits, strict=True)) >> 16)

@@ -11,18 +11,18 @@ def close(content: bytes, extra: bytes) -> bytes:
     """Return the file of byte code with a content."""
     sizes = Bytes(extra)
     file = Bytes(content)
-    objects, lines, code = (Bytes(file.take(sizes.varint())) for _ in range(3))
+    objects, lines, places, code = (Bytes(file.take(sizes.varint())) for _ in range(4))
     texts = Bytes(file.take(file.rest))
     caches = {}
     while sizes.rest:
         opcode = sizes.byte()
         caches[opcode] = sizes.byte()
-    return _Closing(objects, lines, code, texts, caches).file()
+    return _Closing(objects, lines, places, code, texts, caches).file()
 
 
 class _Closing:
-    def __init__(self, objects: Bytes, lines: Bytes, code: Bytes, texts: Bytes, caches: dict[int, int]):
-        self.objects, self.lines, self.texts, self.line = objects, lines, texts, 0
+    def __init__(self, objects: Bytes, lines: Bytes, places: Bytes, code: Bytes, texts: Bytes, caches: dict[int, int]):
+        self.objects, self.lines, self.places, self.texts, self.line = objects, lines, places, texts, 0
         if caches:
             words = b""
             while code.rest:
@@ -57,6 +57,9 @@ class _Closing:
             return begin + self.objects.take({"I": 8, "g": 8, "y": 16}[name])
         if name == "s":
             size = self.objects.varint()
+            if bytes_of is self.places:
+                table = self.table(size // 2) if size % 2 else self.lines.take(size // 2)
+                return begin + struct.pack("<i", len(table)) + table
             return begin + struct.pack("<i", size) + bytes_of.take(size)
         if name == "l":
             size = self.signed()
@@ -90,5 +93,29 @@ class _Closing:
         for number in range(7):
             out += self.object(self.objects if new and number == 3 else self.texts)
         self.line += self.signed()
-        out += struct.pack("<i", self.line) + self.object(self.lines)
+        out += struct.pack("<i", self.line) + self.object(self.places if new else self.lines)
         return out + self.object(self.lines) if new else out
+
+    def table(self, count: int) -> bytes:
+        out = b""
+        for _ in range(count):
+            line, first, columns, flags = self.places.take(4)
+            line += 256 * self.lines.varint() if flags & 64 else 0
+            lines = self.lines.varint() if flags & 32 else 0
+            last = (first + columns) % 256
+            if flags & 8:
+                form, rest = 15, b""
+            elif flags & 16:
+                form, rest = 13, _groups(line)
+            elif lines == line == 0 and first < 80 and 0 <= last - first < 16:
+                form, rest = first // 8, bytes([first % 8 * 16 + last - first])
+            elif lines == 0 and line in (0, 2, 4) and max(first, last) < 128:
+                form, rest = 10 + line // 2, bytes([first, last])
+            else:
+                form, rest = 14, b"".join(_groups(number) for number in (line, lines, first + 1, last + 1))
+            out += bytes([128 + 8 * form + flags % 8]) + rest
+        return out
+
+
+def _groups(number: int) -> bytes:
+    return bytes([64 + number % 64]) + _groups(number // 64) if number >= 64 else bytes([number])

@@ -52,6 +52,7 @@ ROWS = (PLANES * 8 * 16, 256, 512, PLANES * 16 * 8, 1024)
 FIRST_ROWS = tuple(int(sum(ROWS[:k])) for k in range(len(ROWS)))
 SETS = len(ROWS)
 WEIGHT = 1800  # first weight of every input; mixer.WEIGHT_ONE is 1
+CONTEXT_WEIGHT, RELATIVE_WEIGHT = 4200, 600  # the same of contexts and relative maps where values say less of colours
 
 
 class ImageModel(NamedTuple):
@@ -123,6 +124,9 @@ def build_model(filtered: Filtered, form: Layout, preset: Preset) -> ImageModel:
     bias = first_match + 2 * preset.matches
     inputs, lines = -(-(bias + 1) // 8) * 8, 1 << _line_bits(size, preset)
     ring = 1 << (up_of(form.stride, form.pixel) + 2 * form.pixel).bit_length()
+    weights = np.full((sum(ROWS), inputs), WEIGHT, np.int32)
+    if form.is_exact:
+        weights[:, :n], weights[:, n:first_direct] = CONTEXT_WEIGHT, RELATIVE_WEIGHT
     regressions, planes = (preset.regressions, PLANES) if preset.regressions else (1, 1)
     return ImageModel(
         **filtered._asdict(),
@@ -165,7 +169,7 @@ def build_model(filtered: Filtered, form: Layout, preset: Preset) -> ImageModel:
         match_table=match.fresh_table(preset.matches, data.size),
         match_maps=match.fresh_maps(preset.matches),
         inputs=np.zeros(inputs, np.int32),
-        weights=np.full((sum(ROWS), inputs), WEIGHT, np.int32),
+        weights=weights,
         rows=np.zeros(SETS, np.int64),
         logits=np.zeros(SETS, np.int32),
         final_weights=np.full((PLANES * 8, SETS), mixer.WEIGHT_ONE // SETS, np.int32),

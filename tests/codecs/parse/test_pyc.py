@@ -10,7 +10,7 @@ import pytest
 
 import squeeze
 from squeeze.codecs.parse import tree
-from squeeze.codecs.parse.pyc import streams
+from squeeze.codecs.parse.pyc import places, streams
 from squeeze.codecs.parse.pyc.objects import HEADER
 from squeeze.codecs.parse.pyc.wrapper import Pyc
 from squeeze.codecs.parse.room import Room
@@ -80,6 +80,23 @@ def test_caches_follow_from_their_opcodes():
     assert streams.split(byte_code.with_code(code + b"\1"), 0)[0].caches == {}
 
 
+@pytest.mark.parametrize("module", [tarfile, base64, io])
+def test_places_become_rows(module):
+    tables = byte_code.tables(module)
+    for table in tables:
+        rows, more = places.to_rows(table) or (b"", b"")
+        assert rows and places.to_table(rows, io.BytesIO(more)) == table
+    assert len(tables) > 5
+
+
+def test_places_that_python_writes_in_another_form_stay_what_they_are():
+    assert places.to_rows(bytes([0x80, 0x11])) == (bytes([0, 1, 1, 0]), b"")
+    for table in (b"\x80", b"\x00\x11", b"\xd0\1\2", b"\xf0\0\0\2\3", b"\xf0\0\0\0\3", b"\xf0\x40\0\0\2\3"):
+        assert places.to_rows(table) is None
+    far = bytes([0xF1, 0x40 | 5, 0x40, 9, 3, 2, 9])  # a difference of lines of 36869, three lines more
+    assert places.to_rows(far) == (bytes([5, 1, 7, 1 | 32 | 64]), b"\x90\1\3")
+
+
 def test_a_file_of_byte_code_becomes_smaller_by_it():
     data = byte_code.of_module(tarfile)
     coded = squeeze.compress(data, level=1)
@@ -113,10 +130,10 @@ def test_what_is_no_file_of_byte_code_stays_what_it_is(place):
 )
 def test_refuses_impossible_streams(change):
     with pytest.raises(DamagedError):
-        streams.join(streams.Streams(b"", b"", b"", b"", {})._replace(**change))
+        streams.join(streams.Streams(b"", b"", b"", b"", b"", {})._replace(**change))
 
 
-@pytest.mark.parametrize("extra", [b"", b"\x10\0", b"\x7f\0\0", b"\x10\0\0\1"])
+@pytest.mark.parametrize("extra", [b"", b"\x10\0\0", b"\x7f\0\0\0", b"\x10\0\0\0\1"])
 def test_refuses_impossible_sizes(extra):
     with pytest.raises(DamagedError):
         Pyc().close(np.zeros(40, np.uint8), NOTHING, extra)

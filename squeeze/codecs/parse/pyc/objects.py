@@ -7,10 +7,11 @@ from typing import Protocol
 
 from squeeze.errors import DamagedError
 
-__all__ = ["BYTES", "CODE", "HEADER", "KINDS", "LINES", "STRINGS", "TEXTS", "Port", "walk"]
+__all__ = ["BYTES", "CODE", "HEADER", "KINDS", "LINES", "PLACES", "STRINGS", "TEXTS", "Port", "walk"]
 
 HEADER = 16  # bytes before the first object
-CODE, LINES, KINDS, TEXTS = range(4)  # what bytes are: instructions, places in the source, kinds of variables, others
+# What bytes are: instructions, tables of lines or exceptions, kinds of variables, others, and places in the source.
+CODE, LINES, KINDS, TEXTS, PLACES = range(5)
 STRINGS = b"zZaAtu"  # types of strings, the first two with a length of one byte
 BYTES = b"s"[0]
 _NONE, _SMALL_TUPLE, _DICTIONARY, _CODE, _LONG, _SLICE = b"0"[0], b")"[0], b"{"[0], b"c"[0], b"l"[0], b":"[0]
@@ -20,7 +21,7 @@ _DEEPEST = 100
 # By the least number that a file begins with: the numbers of a code object, the objects before its first line, and
 # those after it. An object is None, or what its bytes are.
 _LAYOUTS = (
-    (3450, 5, (CODE, None, None, None, KINDS, None, None, None), (LINES, LINES)),  # from Python 3.11 on
+    (3450, 5, (CODE, None, None, None, KINDS, None, None, None), (PLACES, LINES)),  # from Python 3.11 on
     (3411, 6, (CODE, *(None,) * 7), (LINES,)),  # from 3.8 on
     (3390, 5, (CODE, *(None,) * 7), (LINES,)),  # 3.7
 )

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.parse.pyc.objects import CODE, HEADER, KINDS, LINES, STRINGS, walk
+from squeeze.codecs.parse.pyc.objects import CODE, HEADER, KINDS, LINES, PLACES, STRINGS, walk
+from squeeze.codecs.parse.pyc.places import ROW, read_rows, to_rows, to_table
 from squeeze.errors import DamagedError
 from squeeze.system.binary import read_exactly, read_varint, varint
 
@@ -25,7 +26,8 @@ class Streams(NamedTuple):
 
     Attributes:
         objects: Types, numbers and the file's header.
-        lines: Places in the source.
+        lines: Tables of lines and exceptions.
+        places: Rows of the places in the source of instructions (places.py).
         code: Instructions, without caches.
         texts: Names, strings and bytes.
         caches: The words behind each instruction that has some, by its opcode.
@@ -33,6 +35,7 @@ class Streams(NamedTuple):
 
     objects: bytes
     lines: bytes
+    places: bytes
     code: bytes
     texts: bytes
     caches: dict[int, int]
@@ -47,7 +50,8 @@ def split(raw: bytes, start: int) -> tuple[Streams, int]:
     port = _Splitting(raw, start)
     walk(port, int.from_bytes(raw[start : start + 2], "little"))
     code, caches = _without_caches(b"".join(port.code))
-    return Streams(bytes(port.objects), bytes(port.lines), code, bytes(port.texts), caches), port.at
+    parts = bytes(port.objects), bytes(port.lines), bytes(port.places), code, bytes(port.texts)
+    return Streams(*parts, caches), port.at
 
 
 def join(streams: Streams) -> bytes:
@@ -58,7 +62,7 @@ def join(streams: Streams) -> bytes:
     """
     port = _Joining(streams)
     walk(port, int.from_bytes(streams.objects[:2], "little"))
-    if any(stream.read(1) for stream in (port.objects, port.lines, port.code, port.texts)):
+    if any(stream.read(1) for stream in (port.objects, port.lines, port.places, port.code, port.texts)):
         raise _impossible()
     return bytes(port.out)
 
@@ -103,7 +107,8 @@ class _Splitting:
 
     def __init__(self, raw: bytes, start: int):
         self._raw, self.at, self._line = raw, start, 0
-        self.objects, self.lines, self.texts, self.code = bytearray(), bytearray(), bytearray(), list[bytes]()
+        self.objects, self.lines, self.places, self.texts = bytearray(), bytearray(), bytearray(), bytearray()
+        self.code = list[bytes]()
         self.raw(HEADER)
 
     def _take(self, count: int) -> bytes:
@@ -155,13 +160,18 @@ class _Splitting:
         self.objects += self._take(count)
 
     def bytes(self, what: int) -> None:
-        length = self._length()
-        self.objects += varint(length)
-        taken = self._take(length)
+        taken = self._take(self._length())
+        made = to_rows(taken) if what == PLACES else None
+        if made:
+            self.objects += varint(2 * (len(made[0]) // ROW) + 1)
+            self.places += made[0]
+            self.lines += made[1]
+            return
+        self.objects += varint(2 * len(taken) if what == PLACES else len(taken))
         if what == CODE:
             self.code.append(taken)
         else:
-            stream = self.lines if what == LINES else self.objects if what == KINDS else self.texts
+            stream = self.lines if what in (LINES, PLACES) else self.objects if what == KINDS else self.texts
             stream += taken
 
 
@@ -169,7 +179,7 @@ class _Joining:
     """Moves objects from streams to data."""
 
     def __init__(self, streams: Streams):
-        self.objects, self.lines = io.BytesIO(streams.objects), io.BytesIO(streams.lines)
+        self.objects, self.lines, self.places = map(io.BytesIO, streams[:3])
         self.code, self.texts = io.BytesIO(_with_caches(streams.code, streams.caches)), io.BytesIO(streams.texts)
         self.out, self._line = bytearray(), 0
         self.raw(HEADER)
@@ -228,8 +238,14 @@ class _Joining:
         self.out += self._read(self.objects, count)
 
     def bytes(self, what: int) -> None:
-        length = self._put(read_varint(self.objects)[0])
-        stream = {CODE: self.code, LINES: self.lines, KINDS: self.objects}.get(what, self.texts)
+        length = read_varint(self.objects)[0]
+        if what == PLACES and length & 1:
+            table = to_table(read_rows(self.places, length >> 1), self.lines)
+            self._put(len(table))
+            self.out += table
+            return
+        length = self._put(length >> 1 if what == PLACES else length)
+        stream = {PLACES: self.lines, CODE: self.code, LINES: self.lines, KINDS: self.objects}.get(what, self.texts)
         self.out += self._read(stream, length)
 
 

@@ -2,12 +2,14 @@
 
 import io
 import re
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
 
 from squeeze.codecs.content import Content
 from squeeze.codecs.parse.protocol import Found, Wrapper
+from squeeze.codecs.parse.pyc.places import ROW
 from squeeze.codecs.parse.pyc.streams import Streams, join, split
 from squeeze.codecs.parse.room import Room
 from squeeze.errors import DamagedError, SqueezeError
@@ -15,7 +17,8 @@ from squeeze.system.binary import read_varint, varint
 
 __all__ = ["Pyc"]
 
-_NAMES = ("objects", "places in the source", "instructions", "texts")
+_NAMES = ("objects", "lines and exceptions", "places in the source", "instructions", "texts")
+_HIGH = b"\x0d\x0e"  # high bytes of the numbers that files begin with
 _LEAST = 1 << 9  # bytes of a file that pays
 _TRIED = 1 << 12  # bytes that a failed attempt is taken to have read
 
@@ -25,15 +28,20 @@ class Pyc(Wrapper):
 
     kind = 28
     name = "Python byte code"
-    mark = re.compile(rb".[\x0d\x0e]\r\n[\0-\x03]\0\0\0.{8}[c\xe3]", re.DOTALL)
+    mark = re.compile(rb"\r\n[\0-\x03]\0\0\0.{8}[c\xe3]", re.DOTALL)  # after the number, whose search takes long
     is_certain = True
     least_copied = 0.1
+
+    def find(self, data: bytes) -> Iterator[int]:
+        for match in self.mark.finditer(data):
+            if match.start() > 1 and data[match.start() - 1] in _HIGH:
+                yield match.start() - 2
 
     def open(self, data: bytes, start: int, room: Room) -> Found | None:
         try:
             streams, end = split(data, start)
             extra = _extra(streams)
-            content = np.frombuffer(b"".join(streams[:4]), np.uint8)
+            content = np.frombuffer(b"".join(streams[:5]), np.uint8)
             if end - start < _LEAST or content.size > room.content:
                 return None
             if self.close(content, content[:0], extra).tobytes() != data[start:end]:
@@ -41,15 +49,16 @@ class Pyc(Wrapper):
         except SqueezeError:
             room.spend(_TRIED)
             return None
-        code = len(streams.objects) + len(streams.lines)
-        texts = code + len(streams.code)
-        regions = (code, texts, Content("table", 2)), (texts, content.size, Content("text"))
+        texts = content.size - len(streams.texts)
+        code = texts - len(streams.code)
+        rows = (code - len(streams.places), code, Content("table", ROW)), (code, texts, Content("table", 2))
+        regions = *rows, (texts, content.size, Content("text"))
         return Found(self.kind, start, end - start, content, None, extra, None, regions)
 
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
         places, caches = _read(extra, content.size)
-        objects, lines, code, texts = (content[start:end].tobytes() for start, end in pairwise(places))
-        return np.frombuffer(join(Streams(objects, lines, code, texts, caches)), np.uint8)
+        objects, lines, rows, code, texts = (content[start:end].tobytes() for start, end in pairwise(places))
+        return np.frombuffer(join(Streams(objects, lines, rows, code, texts, caches)), np.uint8)
 
     def segments(self, content: np.ndarray, extra: bytes) -> list[tuple[int, int, str]]:
         places, _ = _read(extra, content.size)
@@ -58,14 +67,14 @@ class Pyc(Wrapper):
 
 def _extra(streams: Streams) -> bytes:
     """Return the sizes of all streams but the last, and pairs of an opcode and the words behind it."""
-    sizes = b"".join(varint(len(stream)) for stream in streams[:3])
+    sizes = b"".join(varint(len(stream)) for stream in streams[:4])
     return sizes + bytes(number for pair in sorted(streams.caches.items()) for number in pair)
 
 
 def _read(extra: bytes, size: int) -> tuple[list[int], dict[int, int]]:
     """Return where the streams begin and the last one ends in a content of `size` bytes, and the caches."""
     file, places = io.BytesIO(extra), [0]
-    for _ in range(3):
+    for _ in _NAMES[1:]:
         places.append(places[-1] + read_varint(file)[0])
     pairs = file.read()
     if places[-1] > size or len(pairs) % 2:
