@@ -77,21 +77,23 @@ def type_for(requested: str, inputs: int) -> str | None:
     return None
 
 
-def outer_type(requested: str, inputs: int, output: bool) -> str | None:
+def outer_type(requested: str, inputs: int, output: bool, mixture: str | None = None) -> str | None:
     """Return the type of the embedding or output head, following the simple cases of llama.cpp's mixtures.
 
     The matrix that gives the logits, which may be the embedding, is q6_k; it is q8_0 if q8_0 is requested, or if the
-    requested type does not fit. Others are as in type_for.
+    requested type does not fit. Others are as in type_for. The mixture IQ2_M has q5_k and iq3_s instead.
 
     Args:
         requested: the type of the other matrices.
         inputs: inputs of the matrix.
         output: whether the matrix gives the logits.
+        mixture: llama-quantize's name of the mixture, if it is one.
     """
+    lowest = mixture == "IQ2_M"
     if not output:
-        return type_for(requested, inputs)
+        return type_for("iq3_s" if lowest else requested, inputs)
     narrow = requested != "q8_0" and inputs % GRIDS[requested].width == 0
-    return type_for("q6_k" if narrow else "q8_0", inputs)
+    return type_for(("q5_k" if lowest else "q6_k") if narrow else "q8_0", inputs)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,7 +56,7 @@ FIXED, MOVE = "fixed", "move"  # codes of quantised weights in training
 AUTO = "auto"  # its type that is chosen for each matrix
 MIXTURES = (  # llama-quantize's (recipes/gguf/mixtures.py)
     *("Q2_K", "Q2_K_S", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K"),
-    *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "IQ4_XS"),
+    *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "IQ4_XS", "IQ3_S", "IQ3_M", "IQ2_M"),
 )
 
 

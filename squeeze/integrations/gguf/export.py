@@ -140,7 +140,7 @@ class Export:
             mixture: llama-quantize's name of the mixture of types, if it is one.
             progress: Called with the bytes of each tensor.
         """
-        tensors, divisors = self._tensors(asked), self.metadata.divisors()
+        tensors, divisors = self._tensors(asked, mixture), self.metadata.divisors()
         with new_file(target, self.architecture, overwrite, _check_readable) as writer:
             self._write_head(writer, tensors, asked, mixture)
             if divisors is not None:
@@ -152,9 +152,9 @@ class Export:
                     progress(data.nbytes)
         return sum(prod(tensor.shape) for tensor in tensors.values())
 
-    def size(self, asked: str | None) -> tuple[int, dict[str, int]]:
-        """Return the bytes of the file without its tensors, and of each tensor with its padding."""
-        tensors, divisors = self._tensors(asked), self.metadata.divisors()
+    def size(self, asked: str | None, mixture: str | None = None) -> tuple[int, dict[str, int]]:
+        """Return the bytes of the file without its tensors, and of each tensor with its padding; see `write`."""
+        tensors, divisors = self._tensors(asked, mixture), self.metadata.divisors()
         with TemporaryDirectory() as folder:
             path = Path(folder) / "head"
             with closing(gguf.GGUFWriter(path, self.architecture)) as writer:
@@ -163,8 +163,8 @@ class Export:
         head = padded(head) + (0 if divisors is None else padded(divisors.nbytes))
         return head, {name: padded(prod(tensor.shape)) for name, tensor in tensors.items()}
 
-    def _tensors(self, asked: str | None) -> dict[str, _Tensor]:
-        return {name: self._tensor(name, sources, asked) for name, sources in self.named.items()}
+    def _tensors(self, asked: str | None, mixture: str | None = None) -> dict[str, _Tensor]:
+        return {name: self._tensor(name, sources, asked, mixture) for name, sources in self.named.items()}
 
     def _write_head(
         self, writer: gguf.GGUFWriter, tensors: Mapping[str, _Tensor], asked: str | None, mixture: str | None = None
@@ -188,7 +188,7 @@ class Export:
         plain = {torch.float16: "MOSTLY_F16", torch.bfloat16: "MOSTLY_BF16"}
         return int(gguf.LlamaFileType[plain.get(self.checkpoint.float_type(), "ALL_F32")])
 
-    def _tensor(self, name: str, sources: tuple[str, ...], asked: str | None) -> _Tensor:
+    def _tensor(self, name: str, sources: tuple[str, ...], asked: str | None, mixture: str | None) -> _Tensor:
         info = self.checkpoint.info(sources[0])
         shape = (*((len(sources),) if _EXPERT.search(sources[0]) else ()), *info.shape)
         if kind := self.types.get(sources[0].removesuffix(".weight")):
@@ -198,7 +198,7 @@ class Export:
             kind = "F32"
         elif asked and name in ("token_embd.weight", "output.weight"):
             alone = name == "token_embd.weight" and "output.weight" in self.named
-            kind = type_of(outer_type(asked, shape[-1], not alone) or kind).upper()
+            kind = type_of(outer_type(asked, shape[-1], not alone, mixture) or kind).upper()
         return _Tensor(sources, gguf.quants.quant_shape_to_byte_shape(shape, gguf.GGMLQuantizationType[kind]), kind)
 
     def _data(self, name: str, tensor: _Tensor) -> np.ndarray:

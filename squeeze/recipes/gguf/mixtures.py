@@ -17,7 +17,7 @@ BASES = {  # the type of most matrices of a mixture, by its name
     **{"Q2_K": "q2_k", "Q2_K_S": "q2_k", "Q3_K_S": "q3_k", "Q3_K_M": "q3_k", "Q3_K_L": "q3_k"},
     **{"Q4_K_S": "q4_k", "Q4_K_M": "q4_k", "Q5_K_S": "q5_k", "Q5_K_M": "q5_k", "Q6_K": "q6_k"},
     **{"Q4_0": "q4_0", "Q4_1": "q4_1", "Q5_0": "q5_0", "Q5_1": "q5_1", "Q8_0": "q8_0"},
-    **{"IQ4_NL": "iq4_nl", "IQ4_XS": "iq4_xs"},
+    **{"IQ4_NL": "iq4_nl", "IQ4_XS": "iq4_xs", "IQ3_S": "iq3_s", "IQ3_M": "iq3_s", "IQ2_M": "iq2_s"},
 }
 _BLOCK = re.compile(r"blk\.(\d+)\.(\w+?)(?:_exps|_shexp)?\.weight$")
 _MANY = 8  # experts from which attention is small beside them
@@ -55,22 +55,25 @@ def type_of_place(mixture: str, place: Place) -> str:
     if place.kind == "attn_v":
         return _of_values(mixture, place, base)
     if place.kind == "attn_k" and place.experts == _MANY:
-        return "q8_0"
+        return "q4_k" if mixture == "IQ2_M" else "q8_0"
     if place.kind == "ffn_down":
         return _of_down(mixture, place, base)
     if place.kind == "attn_output":
         if place.experts == _MANY:
-            raised = ("Q2_K", "Q3_K_S", "Q3_K_M", "Q4_K_S", "Q4_K_M", "IQ4_NL", "IQ4_XS")
+            raised = ("Q2_K", "Q3_K_S", "Q3_K_M", "Q4_K_S", "Q4_K_M", "IQ4_NL", "IQ4_XS", "IQ3_S", "IQ3_M", "IQ2_M")
             return "q5_k" if mixture in raised else base
-        return {"Q2_K": "q3_k", "Q3_K_M": "q4_k", "Q3_K_L": "q5_k"}.get(mixture, base)
+        others = {"Q2_K": "q3_k", "Q3_K_M": "q4_k", "Q3_K_L": "q5_k", "IQ3_M": "q4_k", "IQ2_M": "iq3_s"}
+        return others.get(mixture, base)
     return base
 
 
 def _of_values(mixture: str, place: Place, base: str) -> str:
     shares, kind = place.shared_heads >= 4, base
+    if mixture == "IQ2_M":
+        return "q4_k" if shares or place.experts >= 4 else "iq3_s"
     if mixture == "Q2_K":
         kind = "q4_k" if shares else "q3_k"
-    elif mixture == "Q2_K_S" and shares:
+    elif mixture == "IQ3_M" or (mixture in ("Q2_K_S", "IQ3_S") and shares):
         kind = "q4_k"
     elif mixture == "Q3_K_M":
         kind = "q5_k" if place.block < 2 else "q4_k"
@@ -92,11 +95,13 @@ def _of_down(mixture: str, place: Place, base: str) -> str:
         return "q5_k" if place.block < place.blocks // 16 else "q4_k"
     if mixture in ("Q4_K_M", "Q5_K_M"):
         return "q6_k" if place.has_more_bits else base
+    if mixture == "IQ3_M" and place.experts == _MANY:
+        return "q4_k" if place.has_more_bits else base
     if not place.is_early:
         return base
     if mixture in ("IQ4_NL", "IQ4_XS"):
         return base if place.calibrated else "q5_k"
-    early = {"Q2_K_S": "q4_k", "Q4_K_S": "q5_k"}
+    early = {"Q2_K_S": "q4_k", "Q4_K_S": "q5_k", "IQ3_M": "q4_k", "IQ2_M": "iq3_s"}
     if place.calibrated:
         early |= {"Q4_0": "q4_1", "Q5_0": "q5_1"}
     return early.get(mixture, base)

@@ -261,7 +261,7 @@ class GgufTarget:
         `mixture` is the file's type, if the type of most matrices does not say it.
         """
         export, kind = self.export.with_blocks(folder, self.types), self.common_type or MIDDLE
-        _, sizes = export.size(kind)
+        _, sizes = export.size(kind, mixture)
         report.stored_bytes = export.write(self.path, kind, overwrite=overwrite, mixture=mixture)
         for name in ("token_embd.weight", "output.weight"):
             if name in sizes:

@@ -37,7 +37,9 @@ def test_types_are_those_of_llama_cpp(tmp_path, llama, mixture):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mixture", [name for name in MIXTURES if name != "Q2_K_S"])  # which asks for a matrix
+@pytest.mark.parametrize(
+    "mixture", [name for name in MIXTURES if name not in ("Q2_K_S", "IQ2_M")]
+)  # they ask for a matrix
 def test_types_of_all_mixtures_are_those_of_llama_cpp(tmp_path, llama, mixture):
     test_types_are_those_of_llama_cpp(tmp_path, llama, mixture)
 
@@ -55,10 +57,31 @@ def test_types_of_all_mixtures_are_those_of_llama_cpp(tmp_path, llama, mixture):
         ("Q4_0", Place("ffn_down", 0, 32, calibrated=False), "q4_0"),
         ("IQ4_XS", Place("ffn_down", 0, 32), "iq4_xs"),
         ("Q2_K_S", Place("attn_v", 9, 32, 4), "q4_k"),
+        ("IQ3_S", Place("attn_v", 9, 32, 4), "q4_k"),
+        ("IQ3_S", Place("attn_v", 9, 32, 1), "iq3_s"),
+        ("IQ3_M", Place("attn_v", 9, 32, 1), "q4_k"),
+        ("IQ3_M", Place("ffn_down", 3, 32), "q4_k"),
+        ("IQ3_M", Place("ffn_down", 4, 32), "iq3_s"),
+        ("IQ3_M", Place("ffn_down", 6, 32, 4, 8), "q4_k"),
+        ("IQ3_M", Place("attn_output", 9, 32), "q4_k"),
+        ("IQ2_M", Place("attn_v", 9, 32, 4), "q4_k"),
+        ("IQ2_M", Place("attn_v", 9, 32), "iq3_s"),
+        ("IQ2_M", Place("attn_k", 9, 32, 4, 8), "q4_k"),
+        ("IQ2_M", Place("ffn_down", 3, 32), "iq3_s"),
+        ("IQ2_M", Place("ffn_up", 3, 32), "iq2_s"),
+        ("IQ2_M", Place("attn_output", 9, 32), "iq3_s"),
     ],
 )
 def test_places_get_their_types(mixture, place, kind):
     assert type_of_place(mixture, place) == kind
+
+
+def test_the_smallest_mixture_has_its_own_types_outside_of_the_blocks(tmp_path, llama):
+    squeeze.quantize(llama, "rtn", out=tmp_path / "out.gguf", format="gguf", type="IQ2_M")
+    found = gguf_models.types_of(tmp_path / "out.gguf")
+    assert (found["token_embd.weight"], found["output.weight"]) == ("IQ3_S", "Q5_K")
+    assert (found["blk.1.ffn_up.weight"], found["blk.1.attn_v.weight"]) == ("IQ2_S", "Q4_K")
+    gguf_models.check_network(tmp_path / "out.gguf", llama)
 
 
 @pytest.mark.parametrize(
