@@ -2,8 +2,10 @@
 
 Calibration text is text/wiki.calibration.raw, evaluation text is text/wiki.eval.raw, and the model is that of
 small_models.py. A row without a recipe of training is the result of quantize or prune as it is; every other row trains
-that of its `base`. Quantised folders are kept in WORK for later rows. Trained folders are checked first: the tensors
-have the same names, types and shapes, and weights under a mask stay zero.
+that of its `base`, with one seed. Quantised folders are kept in WORK for later rows. Trained folders are checked first:
+the tensors have the same names, types and shapes, and weights under a mask stay zero.
+
+A few steps on short sequences show what a way of training brings compared with another. Longer runs win back more.
 """
 
 import argparse
@@ -23,6 +25,7 @@ from squeeze.prune.sparsegpt import SparseGPT
 from squeeze.quant.gptq import GPTQ
 
 GROUP = 64
+LENGTH = 256  # tokens of a sequence, of which a step reads one
 BASES: dict[str, Any] = {
     "gptq-asym-2": GPTQ(bits=2, group_size=GROUP, symmetric=False),
     "gptq-asym-3": GPTQ(bits=3, group_size=GROUP, symmetric=False),
@@ -52,13 +55,15 @@ def quantised(bench: Bench, base: str) -> Path:
 
 def recovered(bench: Bench, base: str, training: str, out: Path) -> Row:
     """Train the folder of a base, and return the steps and the divergence on held-out sequences."""
-    length = {"minutes": bench.args.minutes, "steps": bench.args.steps}
+    options = bench.args
+    length = {"minutes": options.minutes} if options.minutes else {"steps": options.steps}
     report = squeeze.recover(
         quantised(bench, base),
         base=bench.original,
         out=out,
         calibration=bench.calibration,
-        samples=bench.args.samples,
+        samples=options.samples,
+        sequence_length=LENGTH,
         overwrite=True,
         **length,
         **TRAININGS[training],
@@ -101,11 +106,12 @@ MEASURE = Measure(
     rows,
     key=("name", "samples", "windows"),
     needs=("a corpus", "the bundled model"),
-    time=3600,
+    time=30,
     options=(
-        *OPTIONS,
-        option("--minutes", type=minutes, default=15, help="minutes of training, default: 15"),
-        option("--steps", type=int, help="steps of training, in place of minutes"),
+        *(one for one in OPTIONS if one[0] != "--windows"),
+        option("--windows", type=int, default=4, help="windows of 1,024 tokens to evaluate on, default: 4"),
+        option("--steps", type=int, default=48, help="steps of training, default: 48"),
+        option("--minutes", type=minutes, help="minutes of training, in place of steps"),
     ),
     tables={
         "recover": Listing(
