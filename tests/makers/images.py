@@ -5,6 +5,7 @@ import zlib
 
 import numpy as np
 
+from squeeze.codecs.image.layout import Layout
 from tests.makers import gifs
 
 
@@ -159,3 +160,10 @@ def pnm(made: np.ndarray) -> bytes:
     """Return a PGM or PPM file of uint8 [height, width, 1 or 3]."""
     height, width, channels = made.shape
     return b"P%d\n# made\n%d %d\n255\n" % (6 if channels == 3 else 5, width, height) + made.tobytes()
+
+
+def rows_of(form: Layout, height: int) -> bytes:
+    """Return the bytes of an image that has such a layout."""
+    made = pixels(max(form.stride, 1), height, 1)[:, :, 0]
+    body = filtered(made, form.pixel, [4, 2, 1, 3, 0]) if form.filtered else made.tobytes()
+    return bytes(range(form.prefix)) + body

@@ -4,7 +4,9 @@ import struct
 
 import numpy as np
 
-__all__ = ["aiff", "au", "caf", "samples", "to_bytes", "wav", "wav64"]
+from squeeze.codecs.sound.layout import Layout
+
+__all__ = ["aiff", "au", "bytes_of", "caf", "samples", "to_bytes", "wav", "wav64"]
 
 _GUID = b"\xf3\xac\xd3\x11\x8c\xd1\x00\xc0\x4f\x8e\xdb\x8a"
 
@@ -89,3 +91,9 @@ def caf(made: np.ndarray, width: int, little: bool = True) -> bytes:
     desc = struct.pack(">d4s5I", 44100.0, b"lpcm", 2 * little, channels * width, 1, channels, 8 * width)
     data = struct.pack(">I", 0) + body
     return b"caff\0\1\0\0desc" + struct.pack(">q", 32) + desc + b"data" + struct.pack(">q", len(data)) + data
+
+
+def bytes_of(form: Layout, count: int, seed: int = 0) -> bytes:
+    """Return the bytes of a sound that has such a layout."""
+    made = samples(count, form.channels, form.bits, seed)
+    return bytes(i % 7 for i in range(form.prefix)) + to_bytes(made, form.width, bool(form.big), bool(form.unsigned))

@@ -3,6 +3,7 @@
 import struct
 
 from tests.references.naive_bytewise import NEXT, SQUASH, START, STRETCH, Coder, clamp, learn_map, mix, squash
+from tests.references.naive_mixing import Mixer
 from tests.references.naive_opened import Bytes
 
 U64 = 2**64 - 1
@@ -85,9 +86,7 @@ class Array:
         self.slots: dict[int, list[list[int]]] = {}
         self.maps = [list(START) for _ in range(contexts)]
         self.entries: dict[tuple[object, ...], int] = {}
-        self.weights: dict[tuple[int, int], list[int]] = {}
-        self.final: dict[int, list[int]] = {}
-        self.apms: dict[tuple[int, int], list[int]] = {}
+        self.mixer = Mixer(5)
         self.coder = Coder(b"")
 
     # 25.1
@@ -257,26 +256,5 @@ class Array:
             rows += [4 * self.place + min(self.column, 3), 16 * self.best + width]
         n, p = self.of_numbers + self.of_bytes, self.predictions
         first = [2048] * n + [65536 // (3 * p)] * (3 * p) + [0]
-        weights = [self.weights.setdefault((t, row), list(first)) for t, row in enumerate(rows)]
-        final = self.final.setdefault(self.place, [65536 // len(rows)] * len(rows))
-        logits = [clamp(sum(a * b for a, b in zip(one, inputs, strict=True)) >> 16) for one in weights]
-        x = clamp(sum(a * b for a, b in zip(final, logits, strict=True)) >> 16)
-        mixed, place = squash(x), x + 65536
         keys = (0, 256 * byte + partial), (1, 64 * width + bucket)
-        apms = [self.apms.setdefault(key, [min(SQUASH[128 * j], 2**32 - 1) for j in range(33)]) for key in keys]
-        k, f = place >> 12, place & 4095
-        refined = sum((apm[k] * (4096 - f) + apm[k + 1] * f) >> 12 for apm in apms)
-        bit = self.coder.decode(min(max((2 * mixed + refined) >> 2, 1), 2**32 - 1))
-        target = 2**32 - 1 if bit else 0
-        for apm in apms:
-            j = (place + 2048) >> 12
-            apm[j] += (target - apm[j]) >> 6
-        for one, logit in zip(weights, logits, strict=True):
-            _train(one, inputs, (target - squash(logit)) >> 16, 5)
-        _train(final, logits, (target - mixed) >> 16, 1)
-        return bit
-
-
-def _train(weights: list[int], inputs: list[int], error: int, rate: int) -> None:
-    for k, value in enumerate(inputs):
-        weights[k] += (error * rate * value + 2**21) >> 22
+        return self.mixer.decode(self.coder, inputs, rows, first, self.place, keys)

@@ -1,7 +1,8 @@
 """The model of images of two values, written from docs/format.md, section 22.6, one pixel at a time."""
 
-from tests.references.naive_bytewise import SQUASH, STRETCH, clamp, learn_map, squash
+from tests.references.naive_bytewise import STRETCH, learn_map
 from tests.references.naive_image_model import Image
+from tests.references.naive_mixing import Mixer
 
 ROWS = (
     *("4; 2, 2; 1, 1", "4; 4, 4; 3, 3; 1, 1", "5; 5, 5; 4, 4; 3, 3", "8; 7, 7; 7, 6; 6, 5; 4, 4; 2, 2"),
@@ -13,11 +14,6 @@ TEMPLATES = [[[int(n) for n in row.split(",")] for row in one.split(";")] for on
 GOLDEN, U64 = 0x9E3779B97F4A7C15, 2**64 - 1
 
 
-def with_error(weights: list[int], inputs: list[int], error: int, rate: int) -> None:
-    for k, value in enumerate(inputs):
-        weights[k] = (weights[k] + ((error * rate * value + 2**21) >> 22) + 2**31) % 2**32 - 2**31
-
-
 class TwoValues(Image):
     """An image whose rows are of pixels of two values."""
 
@@ -27,6 +23,7 @@ class TwoValues(Image):
         n = size + 3 * max(stride, 4) + 8
         self.map_bits = min(max(n.bit_length() - 1, 10), 20 if full else 18)
         self.maps_of: dict[tuple[int, int], list[int]] = {}
+        self.mixer = Mixer(14, wraps=True)
         self.start_pass()
         self.flats = 0
 
@@ -115,23 +112,8 @@ class TwoValues(Image):
             8 * min(self.run_of.bit_length(), 15) + self._up(1, x - 1, x + 1),
             known,
         ]
-        weights = [self.weights.setdefault((t, row), [16384] * len(inputs)) for t, row in enumerate(rows)]
-        logits = [clamp(sum(w * v for w, v in zip(one, inputs, strict=True)) >> 16) for one in weights]
-        final = self.final.setdefault(rows[0] & 255, [16384] * 4)
-        logit = clamp(sum(w * v for w, v in zip(final, logits, strict=True)) >> 16)
-        mixed = squash(logit)
-        apms = [
-            self.apms.setdefault((t, rows[t]), [min(SQUASH[128 * k], 2**32 - 1) for k in range(33)]) for t in (0, 2)
-        ]
-        at, part = (logit + 65536) >> 12, (logit + 65536) & 4095
-        refined = sum((apm[at] * (4096 - part) + apm[at + 1] * part) >> 12 for apm in apms)
-        bit = self.coder.decode(min(max((2 * mixed + refined) >> 2, 1), 2**32 - 1))
-        target, near = 2**32 - 1 if bit else 0, (logit + 65536 + 2048) >> 12
-        for apm in apms:
-            apm[near] += (target - apm[near]) >> 6
-        for one, of in zip(weights, logits, strict=True):
-            with_error(one, inputs, (target - squash(of)) >> 16, 14)
-        with_error(final, logits, (target - mixed) >> 16, 1)
+        keys = (0, rows[0]), (1, rows[2])
+        bit = self.mixer.decode(self.coder, inputs, rows, [16384] * len(inputs), rows[0] & 255, keys)
         for entry in places:
             learn_map(entry, 0, bit, 255)
         self.run_of = min(self.run_of + 1, 2048) if self.left & 1 == bit else 1

@@ -3,7 +3,8 @@
 import re
 from collections import defaultdict
 
-from tests.references.naive_bytewise import NEXT, SQUASH, START, STRETCH, Coder, Matches, clamp, learn_map, mix, squash
+from tests.references.naive_bytewise import NEXT, SQUASH, START, STRETCH, Coder, Matches, learn_map, mix
+from tests.references.naive_mixing import Mixer
 
 PREDICTIONS = """
 W WW WWW N NN NNN NW NE NWW NEE NNW NNE NNWW NNEE NWWW NEEE NNNW NNNE WWWW
@@ -83,9 +84,7 @@ class Image:
         self.misses: dict[int, list[int]] = {}
         self.entries: dict[tuple[object, ...], int] = {}
         self.regressions: dict[tuple[int, int], tuple[list[list[int]], list[int], list[int]]] = {}
-        self.weights: dict[tuple[int, int], list[int]] = {}
-        self.final: dict[int, list[int]] = {}
-        self.apms: dict[tuple[int, int], list[int]] = {}
+        self.mixer = Mixer(6)
         self.coder, self.run = Coder(b""), 0
 
     # 22.1
@@ -375,35 +374,11 @@ class Image:
 
     def _mix(self, inputs: list[int], partial: int, shift: int, found: int, d: int) -> int:
         close = next((n for n in range(15) if abs(d) >> (n + 2) == 0), 15)
-        rows = ((8 * self.plane + shift) * 16 + self.activity, partial, (2 * close + (d > 0)) * 16 + self.activity)
-        rows += ((16 * self.plane + found) * 8 + shift, self.nearby)
+        rows = [(8 * self.plane + shift) * 16 + self.activity, partial, (2 * close + (d > 0)) * 16 + self.activity]
+        rows += [(16 * self.plane + found) * 8 + shift, self.nearby]
         first = [1800] * len(inputs)
         if self.is_exact:
             both, relative = self.contexts, 2 * self.count
             first[: both + relative] = [4200] * both + [600] * relative
-        weights = [self.weights.setdefault((t, row), list(first)) for t, row in enumerate(rows)]
-        final = self.final.setdefault(8 * self.plane + shift, [65536 // 5] * 5)
-        logits = [clamp(sum(a * b for a, b in zip(one, inputs, strict=True)) >> 16) for one in weights]
-        x = clamp(sum(a * b for a, b in zip(final, logits, strict=True)) >> 16)
-        mixed, p = squash(x), x + 65536
-        level = 8 * (4 * self.activity + self.before) + shift
-        apms = [
-            self.apms.setdefault(key, [min(SQUASH[128 * j], 2**32 - 1) for j in range(33)])
-            for key in ((0, 256 * self.plane + partial), (1, level))
-        ]
-        k, f = p >> 12, p & 4095
-        refined = sum((apm[k] * (4096 - f) + apm[k + 1] * f) >> 12 for apm in apms)
-        bit = self.coder.decode(min(max((2 * mixed + refined) >> 2, 1), 2**32 - 1))
-        target = 2**32 - 1 if bit else 0
-        for apm in apms:
-            j = (p + 2048) >> 12
-            apm[j] += (target - apm[j]) >> 6
-        for one, logit in zip(weights, logits, strict=True):
-            _train(one, inputs, (target - squash(logit)) >> 16, 6)
-        _train(final, logits, (target - mixed) >> 16, 1)
-        return bit
-
-
-def _train(weights: list[int], inputs: list[int], error: int, rate: int) -> None:
-    for k, value in enumerate(inputs):
-        weights[k] += (error * rate * value + 2**21) >> 22
+        keys = (0, 256 * self.plane + partial), (1, 8 * (4 * self.activity + self.before) + shift)
+        return self.mixer.decode(self.coder, inputs, rows, first, 8 * self.plane + shift, keys)

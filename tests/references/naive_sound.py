@@ -1,6 +1,7 @@
 """A decoder of sounds, written from docs/format.md, section 24, one number at a time."""
 
 from tests.references.naive_bytewise import NEXT, SQUASH, START, STRETCH, Coder, Matches, clamp, learn_map, mix, squash
+from tests.references.naive_mixing import Mixer
 from tests.references.reading import Bytes
 
 SQUARES = {0: [(16, 6, 9, 16)], 1: [(32, 12, 9, 4), (16, 8, 5, 2), (128, 32, 9, 32)]}
@@ -136,9 +137,7 @@ class Sound:
         self.maps = [list(START) for _ in range(self.contexts)]
         self.matches = [Matches(16, count * width)] if full else []
         self.entries: dict[tuple[object, ...], int] = {}
-        self.weights: dict[tuple[int, int], list[int]] = {}
-        self.final: dict[int, list[int]] = {}
-        self.apms: dict[tuple[int, int], list[int]] = {}
+        self.mixer = Mixer(6)
         self.coder = Coder(b"")
         self.before = 0
 
@@ -322,27 +321,6 @@ class Sound:
             rows += [64 * width + bucket, 32 * found + self.shift, 16 * self.ratio + width, self.pattern]
         n, p = self.contexts, self.predictions
         first = [4096] * n + [65536 // (2 * p)] * (2 * p) + [0] * (len(inputs) - n - 2 * p)
-        weights = [self.weights.setdefault((t, row), list(first)) for t, row in enumerate(rows)]
-        final = self.final.setdefault(self.shift, [65536 // len(rows)] * len(rows))
-        logits = [clamp(sum(a * b for a, b in zip(one, inputs, strict=True)) >> 16) for one in weights]
-        x = clamp(sum(a * b for a, b in zip(final, logits, strict=True)) >> 16)
-        mixed, place = squash(x), x + 65536
         low = 64 * self.shift + (self.at >> self.shift + 1 & 63)
         keys = (0, 64 * width + bucket), (1, low)
-        apms = [self.apms.setdefault(key, [min(SQUASH[128 * j], 2**32 - 1) for j in range(33)]) for key in keys]
-        k, f = place >> 12, place & 4095
-        refined = sum((apm[k] * (4096 - f) + apm[k + 1] * f) >> 12 for apm in apms)
-        bit = self.coder.decode(min(max((2 * mixed + refined) >> 2, 1), 2**32 - 1))
-        target = 2**32 - 1 if bit else 0
-        for apm in apms:
-            j = (place + 2048) >> 12
-            apm[j] += (target - apm[j]) >> 6
-        for one, logit in zip(weights, logits, strict=True):
-            _train(one, inputs, (target - squash(logit)) >> 16, 6)
-        _train(final, logits, (target - mixed) >> 16, 1)
-        return bit
-
-
-def _train(weights: list[int], inputs: list[int], error: int, rate: int) -> None:
-    for k, value in enumerate(inputs):
-        weights[k] += (error * rate * value + 2**21) >> 22
+        return self.mixer.decode(self.coder, inputs, rows, first, self.shift, keys)

@@ -1,14 +1,11 @@
 """Arrays come back from their payloads, whatever their layout, and damage is an error or other numbers."""
 
-from contextlib import suppress
-
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from squeeze.codecs.array import coder
 from squeeze.codecs.array.layout import FLOAT, SIGNED, Layout
-from squeeze.errors import FormatError
 from tests.makers import arrays
 
 CASES = {
@@ -68,34 +65,3 @@ def test_every_layout_comes_back(width, columns, kind, big, prefix, lines, data,
 def test_noise_is_left():
     noise = np.random.default_rng(0).integers(0, 256, 3000).astype(np.uint8)
     assert coder.encode(noise, Layout(8), True) is None
-
-
-FORM = Layout(4, 3, FLOAT, prefix=20)
-DATA = bytes(20) + arrays.points(90)
-PAYLOAD = coder.encode(np.frombuffer(DATA, np.uint8), FORM, True)
-
-
-@pytest.mark.parametrize("place", range(0, 9))
-def test_damage_in_the_layout_is_an_error_or_other_bytes(place):
-    assert PAYLOAD
-    for bit in range(8):
-        damaged = bytearray(PAYLOAD)
-        damaged[place] ^= 1 << bit
-        with suppress(FormatError):
-            assert coder.decode(bytes(damaged), len(DATA)).size == len(DATA)
-
-
-@pytest.mark.parametrize("size", [0, 1, 2, 9, 60])
-def test_a_payload_that_was_cut_off_is_an_error(size):
-    assert PAYLOAD
-    with pytest.raises(FormatError):
-        coder.decode(PAYLOAD[:size], len(DATA))
-
-
-def test_progress_is_that_of_all_bytes():
-    data, counts = DATA[:-3], list[int]()
-    payload = coder.encode(np.frombuffer(data, np.uint8), FORM, False, counts.append)
-    assert payload and sum(counts) == len(data)
-    counts.clear()
-    coder.decode(payload, len(data), counts.append)
-    assert sum(counts) == len(data)

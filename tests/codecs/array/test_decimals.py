@@ -1,6 +1,7 @@
 """Floats of few decimal digits are coded as whole numbers, and others keep their bits."""
 
 import io
+from functools import cache
 
 import numpy as np
 import pytest
@@ -75,14 +76,16 @@ def test_few_values_are_no_decimals_beyond_doubt():
     assert find_raw(as_bytes(np.tile([1.0, 2.0], 2000))) is None
 
 
-PAYLOAD = coder.encode(as_bytes(np.frombuffer(arrays.prices(500), "<f8")), Layout(8, 1, FLOAT), False)
+@cache
+def payload():
+    """Return the payload of prices; not made at import, since that compiles."""
+    return coder.encode(as_bytes(np.frombuffer(arrays.prices(500), "<f8")), Layout(8, 1, FLOAT), False)
 
 
 def test_damage_in_the_head_is_an_error_or_other_bytes():
-    assert PAYLOAD
     for place in range(1, 40):
         for bit in range(8):
-            damaged = bytearray(PAYLOAD)
+            damaged = bytearray(payload())
             damaged[place] ^= 1 << bit
             try:
                 assert coder.decode(bytes(damaged), 4000).size == 4000
@@ -93,7 +96,7 @@ def test_damage_in_the_head_is_an_error_or_other_bytes():
 @pytest.mark.parametrize("size", range(1, 26, 4))
 def test_a_head_that_was_cut_off_is_an_error(size):
     with pytest.raises(FormatError):
-        coder.decode(PAYLOAD[:size], 4000)
+        coder.decode(payload()[:size], 4000)
 
 
 @pytest.mark.parametrize(

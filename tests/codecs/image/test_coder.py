@@ -1,22 +1,12 @@
 """Images come back from their payloads, whatever their layout, and damage is an error or other pixels."""
 
-from contextlib import suppress
-
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from squeeze.codecs.image import coder
 from squeeze.codecs.image.layout import Layout
-from squeeze.errors import FormatError
 from tests.makers import images
-
-
-def rows_of(form: Layout, height: int) -> bytes:
-    """Return the bytes of an image that has such a layout."""
-    made = images.pixels(max(form.stride, 1), height, 1)[:, :, 0]
-    body = images.filtered(made, form.pixel, [4, 2, 1, 3, 0]) if form.filtered else made.tobytes()
-    return bytes(range(form.prefix)) + body
 
 
 def check(data: bytes, form: Layout, full: bool) -> bytes | None:
@@ -45,7 +35,7 @@ def check(data: bytes, form: Layout, full: bool) -> bytes | None:
     ids=str,
 )
 def test_an_image_comes_back_smaller(form, full):
-    data = rows_of(form, 40)
+    data = images.rows_of(form, 40)
     assert check(data, form, full) is not None
     assert check(data[:-7], form, full) is not None  # a row that was cut off
 
@@ -64,7 +54,7 @@ def test_an_image_comes_back_smaller(form, full):
 def test_every_layout_comes_back(width, height, bits, channels, flags, padding, cut, full):
     indexed, filtered, little, prefix = flags
     form = Layout(width, bits, channels, indexed, filtered, little, 0, padding * (1 - filtered), 9 * prefix)
-    data = rows_of(form, height)
+    data = images.rows_of(form, height)
     data = data[: max(len(data) - cut, 1)]
     if form.is_possible(len(data)):
         check(data, form, full)
@@ -88,35 +78,3 @@ def test_noise_and_unknown_filters_are_left():
     rows = np.zeros(310, np.uint8)
     rows[31] = 5
     assert coder.encode(rows, Layout(30, 8, 1, filtered=1), True) is None
-
-
-FORM = Layout(30, 8, 3, filtered=1, prefix=20)
-DATA = rows_of(FORM, 30)
-PAYLOAD = coder.encode(np.frombuffer(DATA, np.uint8), FORM, True)
-
-
-@pytest.mark.parametrize("place", range(0, 9))
-def test_damage_in_the_layout_is_an_error_or_other_bytes(place):
-    assert PAYLOAD
-    for bit in range(8):
-        damaged = bytearray(PAYLOAD)
-        damaged[place] ^= 1 << bit
-        with suppress(FormatError):
-            assert coder.decode(bytes(damaged), len(DATA)).size == len(DATA)
-
-
-@pytest.mark.parametrize("size", [0, 1, 5, 9, 60])
-def test_a_payload_that_was_cut_off_is_an_error(size):
-    assert PAYLOAD
-    with pytest.raises(FormatError):
-        coder.decode(PAYLOAD[:size], len(DATA))
-
-
-def test_progress_is_that_of_all_bytes():
-    for form in (FORM, Layout(40, 8, 1), Layout(7, 8, 1, padding=2)):
-        data, counts = rows_of(form, 30)[:-3], list[int]()
-        payload = coder.encode(np.frombuffer(data, np.uint8), form, False, counts.append)
-        assert payload and sum(counts) == len(data)
-        counts.clear()
-        coder.decode(payload, len(data), counts.append)
-        assert sum(counts) == len(data)

@@ -1,23 +1,12 @@
 """Sounds come back from their payloads, whatever their layout, and damage is an error or other samples."""
 
-from contextlib import suppress
-
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from squeeze.codecs.sound import coder
 from squeeze.codecs.sound.layout import Layout
-from squeeze.errors import FormatError
 from tests.makers import sounds
-
-
-def bytes_of(form: Layout, count: int, seed: int = 0) -> bytes:
-    """Return the bytes of a sound that has such a layout."""
-    made = sounds.samples(count, form.channels, form.bits, seed)
-    return bytes(i % 7 for i in range(form.prefix)) + sounds.to_bytes(
-        made, form.width, bool(form.big), bool(form.unsigned)
-    )
 
 
 def check(data: bytes, form: Layout, full: bool) -> bytes | None:
@@ -42,7 +31,7 @@ def check(data: bytes, form: Layout, full: bool) -> bytes | None:
     ids=str,
 )
 def test_a_sound_comes_back_much_smaller(form, share, full):
-    data = bytes_of(form, 2400 // form.channels)
+    data = sounds.bytes_of(form, 2400 // form.channels)
     payload = check(data, form, full)
     assert payload and len(payload) < share * len(data)
     assert check(data[:-1], form, full)  # a sample that was cut off
@@ -50,7 +39,7 @@ def test_a_sound_comes_back_much_smaller(form, share, full):
 
 def test_the_whole_model_makes_a_sound_smaller_than_the_fast_one():
     form = Layout(2, 2)
-    data = bytes_of(form, 4000)
+    data = sounds.bytes_of(form, 4000)
     fast, whole = (check(data, form, full) for full in (False, True))
     assert fast and whole and len(whole) < len(fast)
 
@@ -74,7 +63,7 @@ def test_samples_at_the_ends_of_their_range_come_back():
 )
 def test_every_layout_comes_back(width, channels, flags, prefix, frames, cut, full):
     form = Layout(width, channels, *flags, prefix)
-    data = bytes_of(form, frames)
+    data = sounds.bytes_of(form, frames)
     data = data[: max(len(data) - cut, prefix)]
     if data:
         check(data, form, full)
@@ -83,37 +72,6 @@ def test_every_layout_comes_back(width, channels, flags, prefix, frames, cut, fu
 def test_noise_is_left():
     noise = np.random.default_rng(0).integers(0, 256, 3000).astype(np.uint8)
     assert coder.encode(noise, Layout(2, 1), True) is None
-
-
-FORM = Layout(2, 2, prefix=20)
-DATA = bytes_of(FORM, 300)
-PAYLOAD = coder.encode(np.frombuffer(DATA, np.uint8), FORM, True)
-
-
-@pytest.mark.parametrize("place", range(0, 9))
-def test_damage_in_the_layout_is_an_error_or_other_bytes(place):
-    assert PAYLOAD
-    for bit in range(8):
-        damaged = bytearray(PAYLOAD)
-        damaged[place] ^= 1 << bit
-        with suppress(FormatError):
-            assert coder.decode(bytes(damaged), len(DATA)).size == len(DATA)
-
-
-@pytest.mark.parametrize("size", [0, 1, 2, 9, 60])
-def test_a_payload_that_was_cut_off_is_an_error(size):
-    assert PAYLOAD
-    with pytest.raises(FormatError):
-        coder.decode(PAYLOAD[:size], len(DATA))
-
-
-def test_progress_is_that_of_all_bytes():
-    data, counts = DATA[:-3], list[int]()
-    payload = coder.encode(np.frombuffer(data, np.uint8), FORM, False, counts.append)
-    assert payload and sum(counts) == len(data)
-    counts.clear()
-    coder.decode(payload, len(data), counts.append)
-    assert sum(counts) == len(data)
 
 
 def test_the_estimate_of_memory_grows_with_the_sound():

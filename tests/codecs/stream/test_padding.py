@@ -1,6 +1,7 @@
 """Padding after a stream in multiples of four zeros, as in xz, and other bytes there."""
 
 import io
+from functools import cache
 
 import pytest
 
@@ -10,22 +11,31 @@ from squeeze.errors import FormatError
 from tests.makers.inputs import random_bytes, words
 from tests.makers.streams import DATA, long
 
-SHORT = squeeze.compress(DATA[:1_000], 1)
-LONG = long(DATA, 1)
-STORED = squeeze.compress(random_bytes(300)[:296] + bytes(4), 1)  # whose last bytes are zeros
-CASES = {
-    "long": (LONG + bytes(8), DATA),
-    "short": (SHORT + bytes(512), DATA[:1_000]),
-    "between": (LONG + bytes(4) + SHORT + bytes(12) + LONG + bytes(1 << 17), DATA + DATA[:1_000] + DATA),
-    "zeros of a stream": (LONG + bytes(4) + STORED + bytes(4), DATA + random_bytes(300)[:296] + bytes(4)),
+RAW = {
+    "long": DATA,
+    "short": DATA[:1_000],
+    "stored": random_bytes(300)[:296] + bytes(4),  # whose stream ends with zeros
 }
+CASES: dict[str, tuple[str | int, ...]] = {  # streams, and zeros after them
+    "long": ("long", 8),
+    "short": ("short", 512),
+    "between": ("long", 4, "short", 12, "long", 1 << 17),
+    "zeros of a stream": ("long", 4, "stored", 4),
+}
+
+
+@cache
+def stream(name):
+    """Return a stream of RAW; not made at import, since that compiles."""
+    return long(RAW[name], 1) if name == "long" else squeeze.compress(RAW[name], 1)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_zeros_after_a_stream_are_no_part_of_it(case):
-    coded, raw = CASES[case]
+    coded = b"".join(bytes(part) if isinstance(part, int) else stream(part) for part in CASES[case])
+    raw = b"".join(RAW[part] for part in CASES[case] if not isinstance(part, int))
     assert squeeze.decompress(coded) == raw
-    assert sum(stream.raw_size for stream in read_index(io.BytesIO(coded))) == len(raw)
+    assert sum(one.raw_size for one in read_index(io.BytesIO(coded))) == len(raw)
     with squeeze.open(io.BytesIO(coded)) as file:
         assert file.read() == raw
     sink = io.BytesIO()
@@ -34,8 +44,9 @@ def test_zeros_after_a_stream_are_no_part_of_it(case):
 
 
 @pytest.mark.parametrize("count", [1, 3, 5, 4097])
-@pytest.mark.parametrize("coded", [LONG, SHORT], ids=["long", "short"])
-def test_an_odd_number_of_zeros_is_refused(coded, count):
+@pytest.mark.parametrize("name", ["long", "short"])
+def test_an_odd_number_of_zeros_is_refused(name, count):
+    coded = stream(name)
     said = "the padding after a stream is not a multiple of 4 bytes"
     with pytest.raises(FormatError, match=said):
         squeeze.decompress(coded + bytes(count))
@@ -44,16 +55,17 @@ def test_an_odd_number_of_zeros_is_refused(coded, count):
 
 
 def test_zeros_alone_and_before_a_stream_are_no_file():
-    for data in (bytes(8), bytes(4) + SHORT):
+    for data in (bytes(8), bytes(4) + stream("short")):
         with pytest.raises(FormatError, match=r"^not a \.sqz file: it does not begin"):
             squeeze.decompress(data)
         with pytest.raises(FormatError, match=r"^not a \.sqz file: it does not begin"):
             read_index(io.BytesIO(data))
 
 
-@pytest.mark.parametrize("coded", [LONG, SHORT, SHORT + LONG], ids=["long", "short", "both"])
-def test_refuses_other_bytes_after_a_stream(coded):
+@pytest.mark.parametrize("names", [["long"], ["short"], ["short", "long"]], ids=" and ".join)
+def test_refuses_other_bytes_after_a_stream(names):
     """Some callers read from the start, some from the end."""
+    coded = b"".join(map(stream, names))
     said = rf"^the bytes after the first {len(coded):,} are not a \.sqz stream: cut them off$"
     with pytest.raises(FormatError, match=said):
         squeeze.decompress(coded + b"garbage\n")
