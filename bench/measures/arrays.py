@@ -2,39 +2,24 @@
 
 import argparse
 import importlib.util
-import lzma
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
-import squeeze
 from bench.measure import Measure, Row
+from bench.shared.media_files import ours, theirs
 from bench.tables import Column, Listing
 
-_LEVELS = (3, 6)
+_LEVELS = {"level 3": 3, "level 6": 6}
 _COUNT = 8_000
 
 
 def rows(_: argparse.Namespace) -> Iterator[Row]:
-    """Yield a row for each array; every result of squeeze is decompressed and compared."""
+    """Yield a row for each array."""
+    has_pcodec = importlib.util.find_spec("pcodec") is not None
     for name, made in arrays().items():
-        data = made.tobytes()
-        row: Row = {"array": name, "raw": len(data)}
-        for level in _LEVELS:
-            coded = squeeze.compress(data, level=level)
-            if squeeze.decompress(coded) != data:
-                raise SystemExit(f"Error: {name} did not come back")
-            row[f"level {level}"] = len(coded)
-        row["xz"] = len(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME))
-        if importlib.util.find_spec("pcodec"):
-            row["pcodec"] = _pcodec(made)
-        if shutil.which("paq8px"):
-            row["paq8px"] = _paq8px(data)
-        yield row
+        data, pcodec = made.tobytes(), {"pcodec": _pcodec(made)} if has_pcodec else {}
+        yield {"array": name} | ours(name, data, _LEVELS) | theirs(data, {}) | pcodec
 
 
 def arrays() -> dict[str, np.ndarray]:
@@ -56,14 +41,6 @@ def _pcodec(made: np.ndarray) -> int:
     from pcodec import ChunkConfig, standalone
 
     return len(standalone.simple_compress(made.ravel(), ChunkConfig(compression_level=12)))
-
-
-def _paq8px(data: bytes) -> int:
-    with tempfile.TemporaryDirectory() as folder:
-        source, coded = Path(folder, "source"), Path(folder, "coded")
-        source.write_bytes(data)
-        subprocess.run(["paq8px", "-8", source, coded], check=True, capture_output=True)
-        return coded.stat().st_size
 
 
 MEASURE = Measure(

@@ -27,7 +27,7 @@ from squeeze.recipes.tokens import calibration_tokens
 from squeeze.recipes.train.distil import Training
 from squeeze.recipes.train.retrain import heal
 
-KEEPS = (0.9, 0.8)
+KEEP = 0.9
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -37,18 +37,14 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 def recipes() -> dict[str, dict[str, Any]]:
     """Return the options of squeeze.factorize by row name. Rows with `quantize` are options of squeeze.quantize."""
-    found: dict[str, dict[str, Any]] = {}
-    for keep in KEEPS:
-        found[f"textbook-{keep}"] = {"method": WhitenedSVD.textbook(keep), "correction": 0.0}
-        found |= {f"{name}-{keep}": {"method": name, "keep": keep} for name in (*METHODS, "modegpt")}
-        found[f"plan-singles-{keep}"] = {"keep": keep, "pairs": False}
-        found[f"plan-{keep}"] = {"keep": keep}
-        found[f"plan-{keep}-healed"] = {"heal": f"plan-{keep}"}
-    found["plan-0.85+gptq4"] = {"keep": 0.85, "bits": 4, "pack": True}
-    for bits in (8, 4, 3):
-        grid = GPTQ(bits=bits, group_size=64)
-        found[f"gptq-{bits}"] = {"quantize": grid, "pack": bits < 8, "format": "squeeze"}
-    return found
+    return {
+        "textbook": {"method": WhitenedSVD.textbook(KEEP), "correction": 0.0},
+        **{name: {"method": name, "keep": KEEP} for name in (*METHODS, "modegpt")},
+        "plan": {"keep": KEEP},
+        "plan-healed": {"heal": "plan"},
+        "plan-0.85+gptq4": {"keep": 0.85, "bits": 4, "pack": True},
+        "gptq-4": {"quantize": GPTQ(bits=4, group_size=64), "pack": True, "format": "squeeze"},
+    }
 
 
 def write_folder(bench: Bench, name: str, out: Path) -> Row:
@@ -102,10 +98,10 @@ MEASURE = Measure(
     rows,
     key=("name", "samples", "windows"),
     needs=("a corpus", "the bundled model"),
-    time=600,
+    time=25,
     options=(
         *OPTIONS,
-        option("--heal", type=minutes, default=20, metavar="MINUTES", help="minutes of training, default: 20"),
+        option("--heal", type=minutes, default=5, metavar="MINUTES", help="minutes of training, default: 5"),
     ),
     tables={
         "factorize": Listing(

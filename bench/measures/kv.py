@@ -2,7 +2,7 @@
 
 First, a cache without coding is compared with transformers' DynamicCache, logit for logit. `fp8` is not a policy but
 what `quantize --kv-scheme fp8` gives a server: one scale for the keys and one for the values of a layer, and no token
-in full precision.
+in full precision. A run leaves out the policies that the record of this commit and machine has.
 """
 
 import argparse
@@ -13,7 +13,9 @@ from pathlib import Path
 import torch
 from transformers import DynamicCache
 
+from bench import records
 from bench.measure import Measure, Row, option
+from bench.shared.small_models import CORES
 from bench.tables import Column, Listing, significant
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.text import read_tokens
@@ -28,21 +30,10 @@ from squeeze.recipes.tokens import calibration_tokens
 FP8 = "fp8"
 _TOKENS = 16, 512  # that its scales are calibrated on
 POLICIES = (
-    *(FP8, "kivi:8", "kivi:4,group=32", "kivi:4", "kivi:2,group=32", "kivi:2", "kivi:mean=3"),
-    *(
-        "rotated:4",
-        "rotated:3",
-        "rotated:2",
-        "vidkv",
-        "blockfloat:4",
-        "blockfloat:4,ordered=1",
-        "lowrank:rank=48,bits=4",
-    ),
-    *(f"transform:{bits}" for bits in ("4.5", "4", "3", "2", "1.6")),
-    *("kivi:4+window:256", "kivi:4+snapkv:256", "kivi:2+softprune:128"),
-    *(f"full+{choice}:{tokens}" for tokens in (64, 128, 256) for choice in ("snapkv", "adakv")),
-    *("kivi:4,group=32+snapkv:128", "kivi:4,group=32+adakv:128"),
-    *(f"archive:{bits}" for bits in ("3", "2", "1.5", "1", "0.7")),
+    *(FP8, "kivi:8", "kivi:4,group=32", "kivi:4", "kivi:2", "rotated:4", "rotated:2", "vidkv"),
+    *("blockfloat:4", "blockfloat:4,ordered=1", "lowrank:rank=48,bits=4", "transform:4", "transform:3", "transform:2"),
+    *("full+snapkv:64", "full+adakv:64", "kivi:4+snapkv:256"),
+    *("archive:2", "archive:1", "archive:0.8", "archive:0.6"),
 )
 
 
@@ -51,22 +42,16 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     text, calibration = options.text or corpus / "wiki.eval.raw", options.calibrate or corpus / "wiki.calibration.raw"
     torch.set_num_threads(options.threads)
     check(options.model, text)
-    about = {"text": text.name, "windows": options.windows, "window": options.window}
-    measured = kv_eval.KVEvalOptions(
-        windows=options.windows,
-        window=options.window,
-        against=tuple(options.against),
-        calibration=calibration,
-        passkeys=options.passkeys,
-    )
-    policies = list(options.policy or POLICIES)
+    about = {"text": text.name, "windows": options.windows, "window": options.window, "context": options.context}
+    measured = kv_eval.KVEvalOptions(windows=options.windows, window=options.window, calibration=calibration)
+    done = {row["policy"] for row in records.current("kv", options.results) if about.items() <= row.items()}
+    policies = [policy for policy in options.policy or POLICIES if policy not in done]
     if FP8 in policies:
         policies.remove(FP8)
-        for context in options.context:
-            yield {**about, **row_of(measure_fp8(options.model, text, calibration, context, options.windows))}
-    if policies:
-        for row in kv_eval.rows(options.model, text, tuple(policies), tuple(options.context), measured):
-            yield {**about, **row_of(row)}
+        yield about | row_of(measure_fp8(options.model, text, calibration, options.context, options.windows))
+    for policy in policies:
+        for row in kv_eval.rows(options.model, text, (policy,), (options.context,), measured):
+            yield about | row_of(row)
 
 
 @torch.inference_mode()
@@ -97,7 +82,7 @@ def row_of(row: kv_eval.Row) -> Row:
     found |= {"perplexity": row.distance.perplexity, "percent": row.percent, "kl": row.distance.kl}
     if row.cost:
         found |= {"bytes": row.cost.bytes, "peak": row.cost.peak, "seconds": row.cost.seconds}
-    return found | ({"passkeys": "{} of {}".format(*row.passkeys)} if row.passkeys else {})
+    return found
 
 
 @torch.inference_mode()
@@ -129,26 +114,21 @@ MEASURE = Measure(
     rows,
     key=("policy", "way", "context", "text", "windows", "window"),
     needs=("a corpus",),
-    rivals=("optimum-quanto", "transformers"),
-    time=80,
+    rivals=("transformers",),
+    time=20,
     options=(
         option("model", type=Path, help="model folder, as `squeeze import smollm2 FOLDER` writes one"),
         option("--text", type=Path, help="evaluation text, default: text/wiki.eval.raw of the corpus"),
         option("--calibrate", type=Path, help="calibration text, default: text/wiki.calibration.raw of the corpus"),
-        option("--context", type=int, nargs="+", default=[1024], help="tokens of a window, default: 1024"),
-        option("--windows", type=int, default=8, help="number of windows, default: 8"),
+        option("--context", type=int, default=1024, help="tokens of a window, default: 1024"),
+        option("--windows", type=int, default=4, help="number of windows, default: 4"),
         option("--window", type=int, default=64, help="latest tokens in full precision, default: 64"),
         option("--policy", nargs="+", help="policies to measure, default: all"),
-        option("--against", nargs="*", default=[], help="other caches to measure: quanto"),
-        option(
-            "--passkeys", type=int, default=0, help="number of passkeys to hide in the context and ask for, default: 0"
-        ),
-        option("--threads", type=int, default=1, help="threads, default: 1"),
+        option("--threads", type=int, default=CORES, help=f"threads, default: {CORES}"),
     ),
     tables={
         "kv": policies("one pass"),
         "kv-evicted": policies("continued"),
         "kv-archived": policies("continued", archives=True),
-        "kv-quanto": policies("stepped"),
     },
 )

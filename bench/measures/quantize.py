@@ -1,10 +1,10 @@
 """Measure what quantising costs: perplexity, KL divergence and stored bytes of each recipe, compared with rounding.
 
 Calibration text is text/wiki.calibration.raw, evaluation text is text/wiki.eval.raw, and the model is that of
-small_models.py. Rows named llm-compressor-... need --rival PYTHON, the interpreter of an environment with
-llmcompressor; it calibrates on the same tokens. `base` names the row of rounding to nearest (whole ranges, no clipping)
-with the same bits, groups and symmetry. A stopped run continues with its last block; `seconds` are those of its last
-part.
+small_models.py. --rival PYTHON, the interpreter of an environment with llmcompressor, adds a row of that package, which
+calibrates on the same tokens. `base` names the row of rounding to nearest (whole ranges, no clipping) with the same
+bits, groups and symmetry, or the row itself. A stopped run continues with its last block; `seconds` are those of its
+last part.
 """
 
 import argparse
@@ -20,10 +20,9 @@ import numpy as np
 
 import squeeze
 from bench.measure import Measure, Row, option
-from bench.shared.small_models import ADAPTED, OPTIONS, Bench, bytes_of, compared_with_base, with_adapter_suffix
+from bench.shared.small_models import OPTIONS, Bench, bytes_of, compared_with_base
 from bench.tables import Column, Listing, percent
 from squeeze.checkpoint.checkpoint import Checkpoint
-from squeeze.quant.awq import AWQ
 from squeeze.quant.gptq import GPTQ
 from squeeze.quant.rtn import RTN
 from squeeze.quant.trellis.method import Trellis
@@ -34,59 +33,31 @@ GROUP = 64
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     bench = Bench(options, "quantize")
-    for row in bench.run(recipes(), lambda name: measure(bench, name)):
-        yield row | {field: with_adapter_suffix(row[field], options.adapted) for field in ("name", "base")}
+    yield from bench.run(recipes(with_rival=options.rival is not None), lambda name: measure(bench, name))
 
 
-def recipes() -> dict[str, tuple]:
+def recipes(with_rival: bool = False) -> dict[str, tuple]:
     """Return a method, the name of the row it is compared with, and options of squeeze.quantize, by row name."""
-    found = {}
-    for bits in (4, 3, 2):
-        for kind in ("sym", "asym"):
-            found |= on_integers(bits, kind)
-    found["rtn-smoothed-sym-4"] = RTN(bits=4, group_size=GROUP), "rtn-sym-4", {"smooth": 0.5}
-    for grid in ("nf4", "mxfp4", "nvfp4", "ternary", "ternary-planes"):
-        found[f"rtn-{grid}"] = RTN(grid=grid, group_size=GROUP), f"rtn-{grid}", {}
-        found[f"gptq-{grid}"] = GPTQ(grid=grid, group_size=GROUP), f"rtn-{grid}", {}
-    for bits in (2, 2.25, 3, 3.25):
-        found[f"trellis-{bits:g}"] = Trellis(rate=bits), f"rtn-asym-{int(bits)}", {}
-    asym = {"group_size": GROUP, "symmetric": False}
-    for bits in (4, 3):
-        grid = {"bits": bits, "group_size": GROUP, "symmetric": False}
-        found[f"awq-asym-{bits}"] = AWQ(**grid), f"rtn-asym-{bits}", {}
-        found[f"awq-gptq-asym-{bits}"] = AWQ(**grid, sweep=True), f"rtn-asym-{bits}", {}
-        for kind in ("sym", "asym"):
-            method = GPTQ(bits=bits, group_size=GROUP, symmetric=kind == "sym")
-            found[f"gptq-bound-{kind}-{bits}"] = method, f"rtn-{kind}-{bits}", {"bound": 4.0}
-    found["gptq-asym-target-3.5"] = GPTQ(bits=4, **asym), "rtn-asym-3", {"target_bits": 3.5}
-    found["gptq-asym-depth-3.5"] = GPTQ(bits=3, **asym), "rtn-asym-3", {"by_depth": 3.5}
-    for bits in (4, 3):
-        for kind in ("sym", "asym"):
-            found[f"llm-compressor-{kind}-{bits}"] = None, f"rtn-{kind}-{bits}", {"bits": bits, "asym": kind == "asym"}
-    found["gptq-sym-4-corrected-0.5"] = GPTQ(bits=4, group_size=GROUP), "rtn-sym-4", {"correction": 0.5}
-    return found
-
-
-def on_integers(bits: int, kind: str) -> dict[str, tuple]:
-    """Return the rows of one number of bits: rounding, and GPTQ with more and more of its parts.
-
-    Args:
-        bits: bits of a code
-        kind: "sym" or "asym"
-    """
-    grid = {"bits": bits, "group_size": GROUP, "symmetric": kind == "sym"}
-    base, whole = f"rtn-{kind}-{bits}", GPTQ(**grid, **({"refine": 3} if bits == 2 else {}))
-    ordered = GPTQ(**grid, clip=False, refine=0)
-    return {
-        base: (RTN(**grid, clip=False), base, {}),
-        f"rtn-clip-{kind}-{bits}": (RTN(**grid), base, {}),
-        f"gptq-textbook-{kind}-{bits}": (GPTQ.textbook(**grid), base, {"correction": 0.0}),
-        f"gptq-order-{kind}-{bits}": (ordered, base, {"correction": 0.0}),
-        f"gptq-refined-{kind}-{bits}": (whole, base, {"correction": 0.0}),
-        f"gptq-{kind}-{bits}": (whole, base, {}),
-        f"gptq-smoothed-{kind}-{bits}": (whole, base, {"smooth": 0.2}),
-        f"gptq-rotated-{kind}-{bits}": (whole, base, {"rotate": True}),
+    sym, asym = ({"group_size": GROUP, "symmetric": symmetric} for symmetric in (True, False))
+    found = {
+        "rtn-sym-4": (RTN(bits=4, clip=False, **sym), "rtn-sym-4", {}),
+        "gptq-textbook-sym-4": (GPTQ.textbook(bits=4, **sym), "rtn-sym-4", {"correction": 0.0}),
+        "gptq-order-sym-4": (GPTQ(bits=4, clip=False, refine=0, **sym), "rtn-sym-4", {"correction": 0.0}),
+        "gptq-refined-sym-4": (GPTQ(bits=4, **sym), "rtn-sym-4", {"correction": 0.0}),
+        "gptq-sym-4": (GPTQ(bits=4, **sym), "rtn-sym-4", {}),
+        "gptq-rotated-sym-4": (GPTQ(bits=4, **sym), "rtn-sym-4", {"rotate": True}),
+        "rtn-asym-4": (RTN(bits=4, clip=False, **asym), "rtn-asym-4", {}),
+        "gptq-asym-4": (GPTQ(bits=4, **asym), "rtn-asym-4", {}),
+        "gptq-mxfp4": (GPTQ(grid="mxfp4", group_size=GROUP), "gptq-mxfp4", {}),
+        "gptq-nvfp4": (GPTQ(grid="nvfp4", group_size=GROUP), "gptq-nvfp4", {}),
+        "gptq-asym-depth-3.5": (GPTQ(bits=3, **asym), "gptq-asym-depth-3.5", {"by_depth": 3.5}),
+        "gptq-asym-target-3.5": (GPTQ(bits=4, **asym), "gptq-asym-target-3.5", {"target_bits": 3.5}),
+        "gptq-asym-2": (GPTQ(bits=2, refine=3, **asym), "gptq-asym-2", {}),
+        "trellis-2": (Trellis(rate=2), "trellis-2", {}),
     }
+    if with_rival:
+        found["llm-compressor-sym-4"] = None, "rtn-sym-4", {"bits": 4, "asym": False}
+    return found
 
 
 def by_depth(folder: Path, method: GPTQ, bits: float) -> dict[str, GPTQ]:
@@ -101,8 +72,6 @@ def by_depth(folder: Path, method: GPTQ, bits: float) -> dict[str, GPTQ]:
 def rival(bench: Bench, out: Path, bits: int, asym: bool) -> tuple[float, int]:
     """Write llm-compressor's folder to `out`, and return its bits per weight and bytes."""
     args = bench.args
-    if args.rival is None:
-        raise SystemExit("Error: rows of llm-compressor need --rival PYTHON")
     tokens = calibration_tokens(bench.original, bench.calibration, args.samples, 512, 0)
     np.save(bench.work / "tokens.npy", tokens.numpy())
     script = Path(__file__).parents[1] / "shared" / "llm_compressor.py"
@@ -121,7 +90,7 @@ def rival(bench: Bench, out: Path, bits: int, asym: bool) -> tuple[float, int]:
 
 
 def measure(bench: Bench, name: str) -> Row:
-    method, base, options = recipes()[name]
+    method, base, options = recipes(with_rival=True)[name]
     out, started, fallbacks = bench.work / f"out-{name}", time.perf_counter(), []
     if method is None:
         bits, stored = rival(bench, out, **options)
@@ -142,10 +111,9 @@ MEASURE = Measure(
     key=("name", "samples", "windows"),
     needs=("a corpus", "the bundled model"),
     rivals=("llmcompressor",),
-    time=300,
+    time=25,
     options=(
         *OPTIONS,
-        ADAPTED,
         option("--rival", type=Path, metavar="PYTHON", help="Python interpreter of an environment with llmcompressor"),
     ),
     tables={

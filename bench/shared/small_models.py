@@ -28,14 +28,15 @@ from squeeze.integrations.load_model import load_model
 from squeeze.lm import adapter, models
 from squeeze.lm.sources import INNER, OUTER
 
+CORES = len(os.sched_getaffinity(0))
 WORK = option("work", type=Path, help="folder for the model, its results and the row log")
 ADAPTED = option("--adapted", action="store_true", help="use the model with its adapter, whose weights are on no grid")
 OPTIONS = (
     WORK,
     option("--rows", help="rows to measure, separated by commas, default: all"),
     option("--samples", type=int, default=24, help="sequences of 512 tokens to calibrate on, default: 24"),
-    option("--windows", type=int, help="windows of 1,024 tokens to evaluate on, default: all"),
-    option("--threads", type=int, default=1, help="threads, default: 1"),
+    option("--windows", type=int, default=4, help="windows of 1,024 tokens to evaluate on, default: 4"),
+    option("--threads", type=int, default=CORES, help=f"threads, default: {CORES}"),
     option("--kl", action="store_true", help="also measure the KL divergence from the original"),
 )
 
