@@ -12,7 +12,7 @@ from squeeze.codecs.parse.quick.layout import SNAPPY_PART, empty
 from squeeze.codecs.parse.quick.lz4_frames import Lz4Frame
 from squeeze.codecs.parse.quick.parquet import ParquetPage
 from squeeze.codecs.parse.quick.snappy_frames import SnappyFrame
-from squeeze.codecs.parse.room import Room
+from squeeze.codecs.parse.room import STEP, Room
 from squeeze.errors import SqueezeError
 from tests.makers import inputs, quick
 from tests.references import naive_quick
@@ -154,6 +154,24 @@ def test_bombs_stay_closed():
     assert ParquetPage().open(quick.page(bytes(1 << 20), quick.block(bytes(1 << 20), 0)), 0, room) is None
     assert SnappyFrame().open(quick.snappy_file(bytes(1 << 20)), 0, room) is None
     assert room.attempts < Room(0).attempts
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "data", "steps"),
+    [
+        (Lz4Frame(), b"\x04\x22\x4d\x18\x60\x40\0" + b"\1\0\0\0x" * 5_000, 5_000),
+        (SnappyFrame(), b"\xff\x06\0\0sNaPpY" + b"\1\5\0\0aaaax" * 5_000, 5_000),
+        (ParquetPage(), b"\x15\0\x15\x7f\x15\x7f\x2c\x19\xf3\xff\xff\x7f" + b"\1" * 60_000, 1_000),
+        (ParquetPage(), b"\x15\0\x15\x7f\x15\x7f\x2c\x19\xf7\xff\xff\x7f" + b"\1" * 60_000, 1_000),
+    ],
+)
+def test_long_attempts_in_vain_are_counted(wrapper, data, steps):
+    """They would take time in proportion to the square of hostile data."""
+    room = Room(1 << 20)
+    assert wrapper.open(data, 0, room) is None
+    assert Room(0).attempts - room.attempts >= steps * STEP
+    room.attempts = 0
+    assert wrapper.open(data, 0, room) is None and room.attempts > -(1 << 20)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ __all__ = ["SNAPPY_ENCODERS", "choices_of", "close_block", "open_lz4", "open_sna
 
 SNAPPY_ENCODERS = range(layout.BY_SIZE)  # how they hash; the two of LZ4 blocks follow: by the size, and linked
 _USUAL = (layout.LOW_OF_15, layout.HIGH, layout.CRC_OF_15, layout.CRC_OF_14, layout.LOW_OF_14)
-_PROOF = 4  # times as long as reading a block: to find its encoder
+_PROOF = 16  # times as long as reading a block: to find its encoder
 _LEAST_ROOM = 64  # bytes of choices that any block may have
 _SHARE = 8  # and the same for a part of its bytes
 

@@ -15,7 +15,7 @@ from squeeze.codecs.parse.protocol import Found, Wrapper
 from squeeze.codecs.parse.quick import choices, layout, lz4
 from squeeze.codecs.parse.quick.blocks import choices_of
 from squeeze.codecs.parse.quick.layout import Tokens
-from squeeze.codecs.parse.room import Room
+from squeeze.codecs.parse.room import STEP, Room
 from squeeze.errors import DamagedError
 
 __all__ = ["Lz4Frame"]
@@ -66,7 +66,7 @@ class Lz4Frame(Wrapper):
     def open(self, data: bytes, start: int, room: Room) -> Found | None:
         form = _Form(data[start + 4], data[start + 5] >> 4)
         begin = start + _HEADER + (8 if form.flags & _SIZE else 0)
-        blocks = None if form.flags & (_DICTIONARY | 2) else _blocks(data, begin, form)
+        blocks = None if form.flags & (_DICTIONARY | 2) else _blocks(data, begin, form, room)
         size = _content_size(blocks, form, room.content) if blocks else 0
         if not size:
             room.spend(sum(block.size for block, _ in blocks or ()))
@@ -93,10 +93,14 @@ class Lz4Frame(Wrapper):
         return _written(choices.restore(content, form.settings, extra[2:]), form)
 
 
-def _blocks(data: bytes, place: int, form: _Form) -> list[tuple[np.ndarray, bool]]:
-    """Return the blocks from a place on, uint8, and whether each is stored; nothing if the end is missing."""
+def _blocks(data: bytes, place: int, form: _Form, room: Room) -> list[tuple[np.ndarray, bool]]:
+    """Return the blocks from a place on, uint8, and whether each is stored; nothing if the end is missing.
+
+    Each counts as an attempt, since a frame of tiny ones may have no end.
+    """
     found, units = list[tuple[np.ndarray, bool]](), np.frombuffer(data, np.uint8)
-    while place + 4 <= len(data):
+    while place + 4 <= len(data) and room.attempts > 0:
+        room.attempts -= STEP
         (size,) = struct.unpack_from("<I", data, place)
         if size == 0:
             return found

@@ -31,7 +31,7 @@ _SHORT_BITS, _LONG_BITS = 13, 12  # of the hashes of LZ4: of four bytes in short
 _SHORT_BLOCK = (1 << 16) + 11  # bytes of content
 _LZ4_LEAST, _LZ4_LAST = 13, 5  # bytes of the shortest block with a match, and after the last match
 _SNAPPY_MARGIN, _LZ4_MARGIN = 15, 11  # bytes before the end, from which on no match begins
-_STEPS, _LEAST_STEPS = 64, 1 << 20  # bytes that may be looked at for each byte of content, and for all
+_STEPS, _LEAST_STEPS = 16, 1 << 16  # bytes that may be looked at for each byte of content, and for all
 
 # Entries of a state: the hashes' bits, and how they are computed; the steps that may still be taken.
 BITS, KIND, STEPS = range(3)

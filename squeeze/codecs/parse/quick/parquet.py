@@ -13,7 +13,7 @@ import numpy as np
 
 from squeeze.codecs.parse.protocol import Found, Wrapper
 from squeeze.codecs.parse.quick.blocks import close_block, open_lz4, open_snappy
-from squeeze.codecs.parse.room import Room
+from squeeze.codecs.parse.room import STEP, Room
 
 __all__ = ["ParquetPage"]
 
@@ -22,6 +22,7 @@ _DATA, _INDEX, _DICTIONARY, _DATA_2 = range(4)  # types of pages
 _FIELD_OF_DATA_2 = 8
 _MOST_HEADER = 1 << 16
 _DEEPEST = 6  # structures in structures
+_MOST_STEPS = 1 << 10  # bytes of a header that are read one by one
 # Types of Thrift's compact protocol.
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 12
 _INTEGERS = 4, 5, 6
@@ -47,7 +48,7 @@ class ParquetPage(Wrapper):
     is_certain = True
 
     def open(self, data: bytes, start: int, room: Room) -> Found | None:
-        page = _page_at(data, start)
+        page = _page_at(data, start, room)
         if page is None or not page.size:
             room.spend(0)
             return None
@@ -67,13 +68,15 @@ def _hadoop_header(data: bytes, page: _Page) -> int:
     return _HADOOP if data.startswith(sizes, page.begin) else 0
 
 
-def _page_at(data: bytes, start: int) -> _Page | None:
-    """Return the page whose header is at a place, or None if it is cut off or invalid."""
+def _page_at(data: bytes, start: int, room: Room) -> _Page | None:
+    """Return the page whose header is at a place, or None if it is cut off or invalid. Its bytes count as attempts."""
     reader = _Thrift(data[start : start + _MOST_HEADER])
     try:
         header = reader.structure(0)
     except (IndexError, ValueError):
         return None
+    finally:
+        room.attempts -= STEP * reader.steps
     size, coded = header.get(2, 0), header.get(3, 0)
     inner = header.get(_FIELD_OF_DATA_2, {}) if header.get(1) == _DATA_2 else {}
     if not isinstance(size, int) or not isinstance(coded, int) or not isinstance(inner, dict):
@@ -95,10 +98,12 @@ class _Thrift:
     """
 
     def __init__(self, data: bytes):
-        self._data, self.at = data, 0
+        self._data, self.at, self.steps = data, 0, 0
 
     def _byte(self) -> int:
-        self.at += 1
+        self.at, self.steps = self.at + 1, self.steps + 1
+        if self.steps > _MOST_STEPS:
+            raise ValueError("a header is too long")
         return self._data[self.at - 1]
 
     def _varint(self) -> int:
@@ -149,6 +154,7 @@ class _Thrift:
     def _list(self, depth: int) -> None:
         header = self._byte()
         count = header >> 4 if header >> 4 < 15 else self._varint()
-        for _ in range(count):
+        for _ in range(min(count, _MOST_STEPS + 1)):
+            self.steps += 1
             is_bit = header & 15 in (_TRUE, _FALSE)
             self._value(_BYTE if is_bit else header & 15, depth + 1)

@@ -14,7 +14,7 @@ from squeeze.codecs.parse.protocol import Found, Wrapper
 from squeeze.codecs.parse.quick import choices, layout, snappy
 from squeeze.codecs.parse.quick.blocks import SNAPPY_ENCODERS, choices_of
 from squeeze.codecs.parse.quick.layout import SNAPPY_PART, Tokens
-from squeeze.codecs.parse.room import Room
+from squeeze.codecs.parse.room import STEP, Room
 from squeeze.errors import DamagedError
 from squeeze.numerics.jit import kernel
 
@@ -39,7 +39,7 @@ class SnappyFrame(Wrapper):
 
     def open(self, data: bytes, start: int, room: Room) -> Found | None:
         begin = start + len(_START)
-        chunks = list(_chunks(data, begin))
+        chunks = list(_chunks(data, begin, room))
         sizes = [part.size if stored else snappy.content_size(part)[0] for part, stored in chunks]
         size, coded = sum(sizes), sum(part.size for part, _ in chunks)
         if any(size != SNAPPY_PART for size in sizes[:-1]) or not 0 < size <= room.content:
@@ -69,10 +69,11 @@ def _settings(encoder: int) -> np.ndarray:
     return layout.settings(layout.SNAPPY, encoder, SNAPPY_PART, framed=True)
 
 
-def _chunks(data: bytes, place: int) -> Iterator[Chunk]:
-    """Yield the chunks with content from a place on, up to the end or to another chunk."""
+def _chunks(data: bytes, place: int, room: Room) -> Iterator[Chunk]:
+    """Yield the chunks with content from a place on, up to the end or to another chunk. Each counts as an attempt."""
     units = np.frombuffer(data, np.uint8)
-    while place + _HEADER + _SUM < len(data) and data[place] <= _STORED:
+    while place + _HEADER + _SUM < len(data) and data[place] <= _STORED and room.attempts > 0:
+        room.attempts -= STEP
         size = int.from_bytes(data[place + 1 : place + _HEADER], "little")
         end = place + _HEADER + size
         if size <= _SUM or end > len(data):
