@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadgroup
 
 LOWEST := .venv/lowest/bin/python
 NEWEST := .venv/newest/bin/python
-LOWEST_TESTS := tests/system tests/commands tests/checkpoint tests/lm tests/codecs/stream tests/deltas tests/factor \
+LOWEST_TESTS := tests/system tests/commands tests/checkpoint tests/lm tests/codecs/stream tests/factor \
 	tests/integrations tests/kernels tests/kv tests/packing tests/prune tests/quant tests/recipes tests/test_*.py
 
 .PHONY: dist-platforms demo demo-model demo-cluster test test-slow test-lowest test-newest test-browser gpu fuzz lint dist docs docs-serve bench bench-quick golden clean

@@ -16,7 +16,7 @@ _LLAMA = "needs the extra `llamacpp`, which installs numba"
 # How names begin of what is compiled at first use even with a library, and why.
 LEFT_OUT = {
     "squeeze.codecs.stream.blocks:_put24": _INNER,
-    "squeeze.deltas.": _MODELS,
+    "squeeze.packing.deltas.": _MODELS,
     "squeeze.kernels.": _MODELS,
     "squeeze.kv.": _MODELS,
     "squeeze.quant.": _MODELS,

@@ -16,7 +16,7 @@ import torch
 from bench.measure import Measure, Row, option
 from bench.shared.training import Training, Weights
 from bench.tables import Column, Listing
-from squeeze.deltas import Receiver, Stream
+from squeeze.packing.deltas import Receiver, Stream
 
 _RATES = (1e-6, 1e-5, 1e-4)
 _SPARSE = 0.02

@@ -1,9 +1,9 @@
 """A weight transfer engine for vLLM that follows a stream of differences.
 
 vLLM's `WeightTransferEngine` brings the weights of a trainer to the workers of an inference server. This one reads
-messages from a folder, a URL of fsspec, or a server of `squeeze.deltas.serve`. If the stream has the names of the
-running model's parameters, patches change these in place. If it has the names of a checkpoint, a copy of that in the
-memory of the CPU follows the stream. Changed tensors are then passed to the model's `load_weights`.
+messages from a folder, a URL of fsspec, or a server of `squeeze.packing.deltas.serve`. If the stream has the names of
+the running model's parameters, patches change these in place. If it has the names of a checkpoint, a copy of that in
+the memory of the CPU follows the stream. Changed tensors are then passed to the model's `load_weights`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import torch
 
-from squeeze.deltas import Folder, Receiver, fetch
 from squeeze.errors import SqueezeError
+from squeeze.packing.deltas import Folder, Receiver, fetch
 from squeeze.packing.dense import dense
 
 __all__ = ["ENGINE", "InitInfo", "UpdateInfo", "WeightStream", "engine_class", "register"]
@@ -119,7 +119,7 @@ def engine_class(base: type[Any] | None = None) -> type[Any]:
 
         @staticmethod
         def trainer_send_weights(iterator: Any, trainer_args: Any) -> None:
-            raise SqueezeError("a trainer sends weights by squeeze.deltas.Stream and Folder or serve")
+            raise SqueezeError("a trainer sends weights by squeeze.packing.deltas.Stream and Folder or serve")
 
     return SqueezeWeightTransferEngine
 

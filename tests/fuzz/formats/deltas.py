@@ -14,11 +14,11 @@ import numpy as np
 import torch
 import xxhash
 
-from squeeze.deltas import Folder, Receiver, Stream, http
-from squeeze.deltas.message import SNAPSHOT, Message
-from squeeze.deltas.stream import coded_section
 from squeeze.errors import SqueezeError
 from squeeze.packing.codings import CODINGS
+from squeeze.packing.deltas import Folder, Receiver, Stream, http
+from squeeze.packing.deltas.message import SNAPSHOT, Message
+from squeeze.packing.deltas.stream import coded_section
 from squeeze.packing.tensors import floats
 from tests.fuzz import mutations
 from tests.fuzz.judging import SAME, TRUE, Wrong, one_of

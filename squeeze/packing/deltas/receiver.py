@@ -13,12 +13,12 @@ import numpy as np
 import torch
 
 from squeeze.checkpoint.safetensors import Bytes, named
-from squeeze.deltas import changes
-from squeeze.deltas.changes import BLOCK, GAP
-from squeeze.deltas.message import SNAPSHOT, Message
-from squeeze.deltas.state import Array, State, Words, parts
 from squeeze.errors import DamagedError, FormatError, SqueezeError
 from squeeze.packing.codings import CODINGS
+from squeeze.packing.deltas import changes
+from squeeze.packing.deltas.changes import BLOCK, GAP
+from squeeze.packing.deltas.message import SNAPSHOT, Message
+from squeeze.packing.deltas.state import Array, State, Words, parts
 from squeeze.packing.tensors import floats
 from squeeze.system.parallel import working
 

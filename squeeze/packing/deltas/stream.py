@@ -13,13 +13,13 @@ import numpy as np
 import torch
 
 from squeeze.checkpoint.safetensors import Bytes, Tensor
-from squeeze.deltas import changes
-from squeeze.deltas.changes import BLOCK, GAP
-from squeeze.deltas.message import PATCH, SNAPSHOT, Message
-from squeeze.deltas.state import Array, State, Words, parts, words_of
 from squeeze.errors import OptionError, SqueezeError
 from squeeze.packing import codings
 from squeeze.packing.coding import Subject
+from squeeze.packing.deltas import changes
+from squeeze.packing.deltas.changes import BLOCK, GAP
+from squeeze.packing.deltas.message import PATCH, SNAPSHOT, Message
+from squeeze.packing.deltas.state import Array, State, Words, parts, words_of
 from squeeze.packing.tensors import floats
 from squeeze.system.parallel import working
 

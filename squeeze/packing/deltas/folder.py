@@ -9,9 +9,9 @@ import tempfile
 from collections import deque
 from pathlib import Path
 
-from squeeze.deltas.message import Message
-from squeeze.deltas.receiver import Receiver
 from squeeze.errors import FormatError, SqueezeError, escaped
+from squeeze.packing.deltas.message import Message
+from squeeze.packing.deltas.receiver import Receiver
 from squeeze.system.moving import sync
 from squeeze.system.storage import path_of, remote
 from squeeze.system.upload import uploading

@@ -9,9 +9,9 @@ URL, `serve` and `fetch` pass them over HTTP.
     receiver.apply(stream.step(model.state_dict()))
 """
 
-from squeeze.deltas.folder import Folder
-from squeeze.deltas.http import fetch, serve
-from squeeze.deltas.receiver import Receiver
-from squeeze.deltas.stream import Stream
+from squeeze.packing.deltas.folder import Folder
+from squeeze.packing.deltas.http import fetch, serve
+from squeeze.packing.deltas.receiver import Receiver
+from squeeze.packing.deltas.stream import Stream
 
 __all__ = ["Folder", "Receiver", "Stream", "fetch", "serve"]

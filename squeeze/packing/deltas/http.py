@@ -12,9 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
-from squeeze.deltas.receiver import Receiver
-from squeeze.deltas.stream import Stream
 from squeeze.errors import DamagedError, SqueezeError, printable
+from squeeze.packing.deltas.receiver import Receiver
+from squeeze.packing.deltas.stream import Stream
 
 __all__ = ["fetch", "serve"]
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from squeeze.deltas import Folder, Receiver, Stream, fetch, serve
 from squeeze.errors import DamagedError, SqueezeError
 from squeeze.integrations.vllm_weights import engine_class
+from squeeze.packing.deltas import Folder, Receiver, Stream, fetch, serve
 
 
 def model(seed=0):
@@ -150,7 +150,7 @@ def test_a_server_says_why_it_has_no_messages(monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("squeeze.deltas.stream.coded_section", stop)
+        patched.setattr("squeeze.packing.deltas.stream.coded_section", stop)
         with pytest.raises(KeyboardInterrupt):
             stream.step(weights)
     with serve(stream) as url, pytest.raises(SqueezeError, match="answered 503: the last step was interrupted"):
@@ -266,5 +266,5 @@ def test_the_engine_for_vllm_needs_its_source(tmp_path):
     engine = engine_class(Base)(None, None, "cpu", Network())
     with pytest.raises(SqueezeError, match="call init_weight_transfer_engine first"):
         engine.update_weights({})
-    with pytest.raises(SqueezeError, match=r"by squeeze\.deltas\.Stream"):
+    with pytest.raises(SqueezeError, match=r"by squeeze\.packing\.deltas\.Stream"):
         engine.trainer_send_weights(iter(()), {})

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from squeeze.deltas import Receiver, Stream
-from squeeze.deltas.message import Message
 from squeeze.errors import DamagedError, FormatError, OptionError, SqueezeError
+from squeeze.packing.deltas import Receiver, Stream
+from squeeze.packing.deltas.message import Message
 
 DTYPES = [
     torch.bfloat16,
@@ -246,7 +246,7 @@ def test_an_interrupted_step_is_followed_by_a_snapshot(monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("squeeze.deltas.stream.coded_section", stop)
+        patched.setattr("squeeze.packing.deltas.stream.coded_section", stop)
         with pytest.raises(KeyboardInterrupt):
             stream.step(changed(now, 0.05))
     with pytest.raises(SqueezeError, match="the last step was interrupted"):

@@ -9,10 +9,10 @@ import torch
 import xxhash
 
 from squeeze.checkpoint.safetensors import Bytes, layout_of, named
-from squeeze.deltas import changes
-from squeeze.deltas.changes import BLOCK
 from squeeze.errors import OptionError
 from squeeze.packing.coding import Form
+from squeeze.packing.deltas import changes
+from squeeze.packing.deltas.changes import BLOCK
 from squeeze.packing.device_decode import TORCH_DTYPES
 from squeeze.system.parallel import working
 
