@@ -1,9 +1,10 @@
 """Fixtures that several test files share."""
 
+import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from tests.makers import command
 
 ROOT = Path(__file__).parent.parent
 os.environ.setdefault("SQUEEZE_CACHE", str(ROOT / ".pytest_cache" / "squeeze"))  # the models of tests stay apart
+os.environ["PYTHONPATH"] = str(ROOT)  # `python -m squeeze` runs from any folder, installed or not
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # what runs in the background, as tests may, ignores it
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -34,26 +36,41 @@ settings.load_profile("compiled")
 ENGINE = (ROOT / "tests" / "codecs" / "tokenwise", ROOT / "tests" / "lm", ROOT / "tests" / "test_golden.py")
 
 
+def pytest_collectstart() -> None:
+    gc.disable()  # until all tests are collected: nearly everything that is made until then stays
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give the tests of a file, which share what they make, to one worker.
 
     One worker also runs all that need the exact engine, which takes longest to compile; what asks for its group by name
     comes last there, with compiled code. Tests marked cuda need compiled kernels, so their own process, and a GPU.
     """
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is not None)
-    for item in items:
-        if item.get_closest_marker("xdist_group"):
-            continue
-        item.add_marker(pytest.mark.xdist_group(_group_of(item.path)))
+    named = [item for item in items if item.get_closest_marker("xdist_group")]
+    others = [item for item in items if not item.get_closest_marker("xdist_group")]
+    for item in others:
+        item.add_marker(_group_of(item.path))
+    items[:] = [*others, *named]
     wanted = [item for item in items if item.get_closest_marker("cuda")]
     if wanted and not (os.environ["TRITON_INTERPRET"] == "0" and cuda_is_at_hand()):
         for item in wanted:
             item.add_marker(pytest.mark.skip(reason="`make gpu` runs these on a machine with a GPU"))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse files that run kernels when they are imported, since every worker would compile them at the same time."""
+    gc.freeze()  # tests and libraries, which collections would go through again and again
+    gc.enable()
+    compiling = sys.modules.get("squeeze.numerics.compiling")
+    kernels = compiling.KERNELS.items() if compiling else ()
+    if ran := [name for name, kernel in kernels if getattr(kernel, "signatures", None)]:
+        raise pytest.UsageError(f"a test file that is imported must not run kernels, as one does: {', '.join(ran)}")
+
+
 @cache
-def _group_of(path: Path) -> str:
-    return "engine" if any(map(path.is_relative_to, ENGINE)) else str(path.relative_to(ROOT))
+def _group_of(path: Path) -> pytest.MarkDecorator:
+    name = "engine" if any(map(path.is_relative_to, ENGINE)) else str(path.relative_to(ROOT))
+    return pytest.mark.xdist_group(name)
 
 
 def cuda_is_at_hand() -> bool:
@@ -62,22 +79,17 @@ def cuda_is_at_hand() -> bool:
     return torch.cuda.is_available()
 
 
-@pytest.fixture(autouse=True)
-def find_squeeze(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `python -m squeeze` run from any folder, installed or not."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+def pytest_runtest_setup() -> None:
+    """Compile in silence: whether a command compiles depends on what ran before. test_jit.py tests what is said then.
+
+    A hook costs every test less than a fixture does.
+    """
+    notices._said = {notices.COMPILING}
 
 
-@pytest.fixture(autouse=True)
-def compile_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether a command compiles depends on what ran before; test_jit.py tests what is said then."""
-    monkeypatch.setattr(notices, "_said", {notices.COMPILING})
-
-
-@pytest.fixture(autouse=True)
-def keep_to_one_core() -> Iterator[None]:
-    """Undo what a command did: threads of torch in several workers wait for each other, many times as long."""
-    yield
+def pytest_runtest_teardown() -> None:
+    """Keep to one core, whatever a command did: threads of torch in several workers wait for each other, many times as
+    long."""
     torch = sys.modules.get("torch")
     if torch and "PYTEST_XDIST_WORKER" in os.environ:
         torch.set_num_threads(1)
