@@ -7,6 +7,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,6 +47,7 @@ class Fault(NamedTuple):
         return f"{self.path}:{self.line}: {self.rule}: {self.text[:100]}"
 
 
+@cache
 def faults(path: Path) -> list[Fault]:
     """Check one file by its suffix."""
     text = path.read_text("utf-8")
