@@ -88,27 +88,9 @@ class FactorLinear(StoredLinear[Form]):
     quantised factors are buffers.
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        stored: Mapping[str, torch.Tensor],
-        bias: torch.Tensor | None = None,
-        name: str = "",
-    ) -> None:
-        """Hold the tensors of a form.
-
-        Args:
-            in_features: I.
-            out_features: O.
-            stored: tensors by leaf, from Form.tensors.
-            bias: [O], or None.
-            name: of the module, in errors.
-        """
-        super().__init__(in_features, out_features, stored, bias, name)
-        self.__dict__["owner"] = None  # the layer that stores the basis of this one, which is no part of this one
-        self._followers = 0
-        self._basis: tuple[torch.Tensor, torch.Tensor, int] | None = None  # x, its product, followers to come
+    owner: Any = None  # the FactorLinear that stores the basis of this one, which is no part of this one
+    _followers = 0
+    _basis: tuple[torch.Tensor, torch.Tensor, int] | None = None  # x, its product, followers to come
 
     @classmethod
     def of(cls, form: Form, bias: torch.Tensor | None = None) -> "FactorLinear":
@@ -126,11 +108,11 @@ class FactorLinear(StoredLinear[Form]):
             super()._register(leaf, tensor)
 
     def stored(self) -> dict[str, torch.Tensor]:
-        owner = self.__dict__.get("owner")
+        owner = self.owner
         return super().stored() if owner is None else {**super().stored(), "base": owner.base}
 
     def _dependencies(self) -> Tensors:
-        owner = self.__dict__["owner"]
+        owner = self.owner
         return super()._dependencies() if owner is None else (*super()._dependencies(), owner.base)
 
     @property
@@ -158,12 +140,12 @@ class FactorLinear(StoredLinear[Form]):
         """Take the basis from another layer. Raises FormatError if that has none for this one."""
         if "base" not in owner._parameters or owner.in_features != self.in_features:
             raise FormatError(f"{owner._name}: has no basis for {self._name}")
-        self.__dict__["owner"] = owner
+        self.__dict__["owner"] = owner  # past nn.Module, which would make it a part
         owner._followers += 1
 
     def _times_basis(self, form: Shared, x: torch.Tensor) -> torch.Tensor:
         """Multiply x by the basis, to [T, R]: once for all layers that are called with the same x in turn."""
-        owner: FactorLinear = self.__dict__["owner"] or self
+        owner = self.owner or self
         known, remaining = owner._basis, owner._followers
         if owner is not self and known is not None and known[0] is x:
             y, remaining = known[1], known[2] - 1

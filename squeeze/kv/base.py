@@ -20,6 +20,7 @@ __all__ = [
     "FullPrecision",
     "HeadBits",
     "HeadGroup",
+    "InBits",
     "LayerTokens",
     "Policy",
     "check_bits",
@@ -195,6 +196,30 @@ def check_bits(bits: Bits, supported: tuple[int, ...]) -> None:
             check_bits(inner, supported)
     elif type(bits) is not int or bits not in supported:
         raise PolicyError(f"{printable(bits)} bits are not supported: choose from {', '.join(map(str, supported))}")
+
+
+@dataclass(frozen=True)
+class InBits(Policy):
+    """A base of policies that code keys and values by integers.
+
+    Args:
+        bits: Bits of keys and, unless `value_bits` is given, of values: one of WIDTHS, for the model, each layer, or
+        each head.
+        value_bits: Bits of values.
+    """
+
+    WIDTHS: ClassVar[tuple[int, ...]] = (1, 2, 3, 4, 8)
+    bits: Bits = 4
+    value_bits: Bits | None = None
+
+    def __post_init__(self) -> None:
+        check_bits(self.bits, self.WIDTHS)
+        check_bits(self.bits_of_values, self.WIDTHS)
+
+    @property
+    def bits_of_values(self) -> Bits:
+        """Bits of values, which are those of keys if only these are given."""
+        return self.bits if self.value_bits is None else self.value_bits
 
 
 @dataclass(frozen=True)
