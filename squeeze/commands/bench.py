@@ -57,7 +57,10 @@ def bench(
     rivals = [name for name in against.split(",") if name]
     tools, notes = benchmark.choose(levels, rivals, processes, threads)
     if cluster:
-        measured = _on_cluster(cluster, paths, levels, rivals, processes, threads, runs)
+        needs = Needs(threads, 0, PROCESS + benchmark.memory(levels, rivals, threads))
+        settings = (list(levels), rivals, processes, threads, runs)
+        calls = [Call(path, f"bench {path.name}", benchmark.of_file, (path, *settings), needs) for path in paths]
+        measured = _on_cluster(cluster, calls, benchmark.Result)
     else:
         measured = benchmark.measure(paths, tools, runs)
     for note in notes:
@@ -79,25 +82,19 @@ def bench(
         raise click.exceptions.Exit(1)
 
 
-def _on_cluster(
-    cluster: str,
-    paths: tuple[Path, ...],
-    levels: tuple[int, ...],
-    rivals: list[str],
-    processes: bool,
-    threads: int,
-    runs: int,
-) -> "Iterator[Result]":
-    """Measure each file in a call of its own, with the memory of the level that needs most."""
+def _on_cluster(cluster: str, calls: list[Call[Path]], failed: "type[Result]") -> "Iterator[Result]":
+    """Measure each file in a call of its own.
+
+    Args:
+        cluster: The address of the cluster.
+        calls: A call for each file, with the memory of the level that needs most.
+        failed: Makes the result of a call that failed.
+    """
     from squeeze.cluster.tasks import run_calls
-    from squeeze.recipes.measure import benchmark
 
     with closing(clusters.connected(cluster)) as engine:
-        settings = (list(levels), rivals, processes, threads, runs)
-        needs = Needs(threads, 0, PROCESS + benchmark.memory(levels, rivals, threads))
-        calls = (Call(path, f"bench {path.name}", benchmark.of_file, (path, *settings), needs) for path in paths)
         for outcome in run_calls(engine, calls):
             if outcome.error is None:
                 yield from outcome.result
             else:
-                yield benchmark.Result(str(outcome.key), "all", 0, error=explain(outcome.error))
+                yield failed(str(outcome.key), "all", 0, error=explain(outcome.error))

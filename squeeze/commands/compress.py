@@ -1,6 +1,7 @@
 """`squeeze compress`."""
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -180,7 +181,9 @@ def _compress_each(job: Job, row: "Level", settings: dict[str, Any], language: "
     sources = job.sources(partial(_is_wanted, job))
     raw = [_size_of(path) for path in sources if path]
     for line in (
-        estimates.time_message(row, _work(sources, raw, parses), job.threads, settings["verify"]),
+        estimates.time_message(
+            row, _work(sources, raw, estimates.work_of if parses else None), job.threads, settings["verify"]
+        ),
         estimates.memory_message(row, max(raw, default=None), job.threads, language) if job.verbose else None,
     ):
         if line:
@@ -262,21 +265,19 @@ def _passes_over(job: Job, path: Path) -> bool:
     return found
 
 
-def _work(sources: list[Path | None], raw: list[int], opens: bool) -> int:
-    """Return the bytes that are coded of files of `raw` bytes each, with their wrappers opened if `opens`."""
+def _work(sources: list[Path | None], raw: list[int], work_of: Callable[[BinaryIO, int], int] | None) -> int:
+    """Return the bytes that are coded of files of `raw` bytes each, with their wrappers opened by `work_of`, if any."""
     paths = (path for path in sources if path)
-    return sum(_work_of(path, size) if opens else size for path, size in zip(paths, raw, strict=True))
+    return sum(_work_of(path, size, work_of) if work_of else size for path, size in zip(paths, raw, strict=True))
 
 
-def _work_of(path: Path, size: int) -> int:
+def _work_of(path: Path, size: int, work_of: Callable[[BinaryIO, int], int]) -> int:
     """Return the bytes that are coded of a local file of some bytes with its wrappers opened, or its size."""
-    from squeeze.codecs.stream import estimates
-
     if storage.remote(path):
         return size
     try:
         with path.open("rb") as file:
-            return estimates.work_of(file, size) if size and file.seekable() else size
+            return work_of(file, size) if size and file.seekable() else size
     except OSError:
         return size
 

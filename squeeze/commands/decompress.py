@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, BinaryIO
 
 import click
@@ -91,9 +92,7 @@ def decompress(
         if part or salvage:
             raise click.UsageError(f"--cluster restores whole files: leave out {part or '--salvage'}")
         _require_cluster(cluster, page)
-        from squeeze.commands import clustered
-
-        clustered.run(
+        _clustered().run(
             job,
             "decompress",
             settings | {"threads": per_call},
@@ -144,9 +143,7 @@ def test(
     if cluster or manifest or page:
         if not manifest:
             _require_cluster(cluster, page)
-        from squeeze.commands import clustered
-
-        clustered.test(job, settings | {"threads": per_call}, cluster=cluster, manifest=manifest, page=page)
+        _clustered().test(job, settings | {"threads": per_call}, cluster=cluster, manifest=manifest, page=page)
     else:
         sources = job.sources(is_compressed)
         for_each(job, ((path, None) for path in sources), _test, settings, _seconds(sources))
@@ -158,6 +155,13 @@ def _settings(
 ) -> dict[str, Any]:
     """Return the arguments of `decompress_stream` without threads."""
     return {"model": model, "adapter": adapter, "dictionary": dictionary, "limits": limits, "device": device}
+
+
+def _clustered() -> ModuleType:
+    """Return the commands on a cluster, which other runs do not wait for."""
+    from squeeze.commands import clustered
+
+    return clustered
 
 
 def _require_cluster(cluster: str | None, page: Path | None) -> None:

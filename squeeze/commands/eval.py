@@ -226,14 +226,12 @@ def _on_tasks(
     as_json: bool,
     **ignored: Any,
 ) -> list[TaskScore]:
-    from squeeze.recipes.measure.tasks import scores
-
     opening: dict[str, Any] = {"device": device, "resident": resident, "base": base}
     stopped_note = "its measurements are lost."
     with steps(
         f"{checkpoint.name}: tasks", unit=" answers", stopped_note=stopped_note, quiet=quiet, as_json=as_json
     ) as progress:
-        return scores(tasks, checkpoint, original, progress=progress, **opening)
+        return tasks.scores(checkpoint, original, progress=progress, **opening)
 
 
 def _say(record: dict[str, Any], named: bool) -> None:

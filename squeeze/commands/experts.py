@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+import squeeze
 from squeeze.commands import options
 from squeeze.commands.declared import OperationCommand, options_given
 from squeeze.commands.models import Verdict, use
@@ -32,11 +33,9 @@ def experts(source: Path, target: Path, force: bool, threads: int, quiet: bool, 
     into these. The kept experts are then fitted to what the layer computed before. OUT is a plain checkpoint that any
     loader reads. With --active a token uses fewer experts.
     """
-    from squeeze.recipes.experts import experts as reduce
-
     use(threads, params["device"])
     verdict, given_options = Verdict.taken_from(params), options_given(EXPERTS, params)
     with steps(target.name, quiet=quiet, as_json=as_json) as progress:
-        report = reduce(source, out=target, overwrite=force, progress=progress, **given_options, **params)
+        report = squeeze.experts(source, out=target, overwrite=force, progress=progress, **given_options, **params)
     verdict.measure(report, params["device"], quiet, as_json)
     verdict.conclude(report, as_json, quiet)

@@ -76,7 +76,6 @@ def generate(
     The text is printed token by token. The last line says how much memory the KV cache took.
     """
     from squeeze.recipes.measure import generate as generating
-    from squeeze.recipes.measure.generate import prompt_cache
     from squeeze.recipes.measure.kv_eval import cache_for, memory_line
 
     use(threads, opening["device"])
@@ -90,7 +89,7 @@ def generate(
     if cache is not None and cache.policy.archives and kv_file is None:
         raise SqueezeError("an archive makes the file of a prompt small: name one with --kv-file")
     if kv_file is not None and cache is not None:
-        cache, prompt_length = prompt_cache(kv_file, network, tokenizer, prompt, tokens, cache, is_coded)
+        cache, prompt_length = generating.prompt_cache(kv_file, network, tokenizer, prompt, tokens, cache, is_coded)
 
     result = sys.stdout  # transformers prints warnings for some models, such as Reformer
     show = (lambda piece: None) if as_json else (lambda piece: click.echo(piece, nl=False, file=result))
@@ -119,14 +118,12 @@ def generate(
 
 def _described(generated: Any, cache: Any, drafted: bool) -> dict[str, Any]:
     """Return the text and what it took, for --json."""
-    from squeeze.kv.memory import nbytes_of
-
     found = {"text": generated.text, "prompt_tokens": generated.prompt, "tokens": generated.tokens}
     found["seconds"] = round(generated.seconds, 3)
     if drafted:
         found |= {"proposed": generated.proposed, "accepted": generated.accepted}
     if generated.cache is not None:
-        found |= {"kv_bytes": nbytes_of(generated.cache)}
+        found |= {"kv_bytes": generated.cache_bytes}
     return found if cache is None else found | {"policy": repr(cache.policy)}
 
 

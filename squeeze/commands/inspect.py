@@ -107,7 +107,6 @@ def history(source: Path, as_json: bool) -> None:
     checkpoint.
     """
     from squeeze.packing import chain as chains
-    from squeeze.packing.chain import SHOWN
 
     for number, link in enumerate(chains.history(source)):
         if as_json:
@@ -123,10 +122,10 @@ def history(source: Path, as_json: bool) -> None:
             click.echo(_ROW.format("raw", "packed", "ratio", "SHA-256", "checkpoint"))
         if link.path is None:
             missing = "; ".join(["no packed checkpoint in this folder has it", *link.faults])
-            echo(_ROW.format("", "", "", link.sha256[0][:SHOWN], missing))
+            echo(_ROW.format("", "", "", link.sha256[0][: chains.SHOWN], missing))
         else:
             sizes = f"{link.raw:,}", f"{link.coded:,}", f"{link.coded / link.raw:.3f}"
-            echo(_ROW.format(*sizes, link.sha256[0][:SHOWN], printable(str(link.path))))
+            echo(_ROW.format(*sizes, link.sha256[0][: chains.SHOWN], printable(str(link.path))))
 
 
 _ROW = "{:>16} {:>16} {:>7}  {:<16}  {}"

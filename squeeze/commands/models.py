@@ -69,7 +69,6 @@ class Verdict:
 
     def measure(self, report: "Report", device: str, quiet: bool, as_json: bool) -> None:
         from squeeze.recipes.measure.evaluate import measure
-        from squeeze.recipes.measure.tasks import measure_tasks
 
         name, kept = Path(report.target).name, f"{report.target} is written: `squeeze eval` measures it."
         if self.text is not None:
@@ -84,7 +83,7 @@ class Verdict:
                 measure_outputs(report, self.inputs, None, device, progress)
         if self.tasks is not None:
             with steps(f"{name}: tasks", unit=" answers", stopped_note=kept, quiet=quiet, as_json=as_json) as progress:
-                measure_tasks(report, self.tasks, device, progress)
+                self.tasks.measure(report, device, progress)
 
     def conclude(self, report: "Report", as_json: bool, quiet: bool) -> None:
         """Print the report and what to do next, and write its page. Raises Worse if a limit is exceeded."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+import squeeze
 from squeeze.commands import options
 from squeeze.commands.declared import OperationCommand, options_given
 from squeeze.commands.models import Verdict, use
@@ -36,13 +37,11 @@ def recover(
     and biases are trained, first block by block, then on the logits of BASE. Codes stay, or move to neighbours. The
     report says the divergence from BASE before and after.
     """
-    from squeeze.recipes import recover as api
-
     use(threads, params["device"])
     verdict, given_options = Verdict.taken_from(params), options_given(RECOVER_FOLDER, params)
     verdict.check_inputs("recover")
     with steps(target.name, quiet=quiet, as_json=as_json) as progress:
-        report = api.recover(
+        report = squeeze.recover(
             source, base=base, out=target, overwrite=force, progress=progress, **given_options, **params
         )
     verdict.measure(report, params["device"], quiet, as_json)

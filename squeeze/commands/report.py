@@ -7,6 +7,7 @@ import click
 from squeeze.commands import options
 from squeeze.commands.echo import echo
 from squeeze.commands.sections import command
+from squeeze.recipes.reports.page import check_page, read, write
 
 
 @command()
@@ -28,8 +29,6 @@ def report(runs: tuple[Path, ...], output: Path, quiet: bool) -> None:
 
     A RUN is what a command printed with --json, or a folder that quantize, prune, factorize or apply wrote.
     """
-    from squeeze.recipes.reports.page import check_page, read, write
-
     check_page(output)
     named = [(path, run) for path in runs for run in read(path)]
     names = [run.name for _, run in named]

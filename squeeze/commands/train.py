@@ -5,10 +5,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+import squeeze
 from squeeze.commands import options
 from squeeze.commands.job import Job
 from squeeze.commands.models import use
@@ -16,6 +17,9 @@ from squeeze.commands.progress import steps
 from squeeze.commands.sections import command, in_section
 from squeeze.errors import SqueezeError
 from squeeze.system import storage
+
+if TYPE_CHECKING:
+    from squeeze.recipes.train.distil import Training
 
 _MINUTES = 30.0  # training time of an adapter
 _BATCH, _BATCH_OF_GPU = 4, 64  # sequences of 512 bytes
@@ -109,18 +113,9 @@ def _dictionary(
     learn_size: int | None,
     levels: tuple[int, ...],
 ) -> None:
-    from squeeze.codecs.stream import training
-
+    sizes = _chosen(levels, text_size, learn_size)
     with job.progress(str(output)) as tick:
-        dictionary = training.train(
-            paths,
-            output,
-            level=levels[-1] if levels else training.LEVEL,
-            text_size=training.TEXT_SIZE if text_size is None else text_size,
-            learn_size=training.LEARN_SIZE if learn_size is None else learn_size,
-            overwrite=force,
-            progress=tick,
-        )
+        dictionary = squeeze.train(paths, output, overwrite=force, progress=tick, **sizes)
     facts = {
         "output": str(output),
         "level": dictionary.level,
@@ -132,6 +127,18 @@ def _dictionary(
     elif job.verbose or sys.stderr.isatty():
         result = f"{facts['size']:,} bytes, level {dictionary.level}, from {len(paths):,} files"
         job.say(f"{output}: {result}; next: squeeze compress -D {output} FILES")
+
+
+def _chosen(levels: tuple[int, ...], text_size: int | None, learn_size: int | None) -> dict[str, int]:
+    """Return the options of a dictionary that were given, by name."""
+    given = {"level": levels[-1] if levels else None, "text_size": text_size, "learn_size": learn_size}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _training_of(**settings: Any) -> "Training":
+    from squeeze.recipes.train.distil import Training  # which imports torch
+
+    return Training(**settings)
 
 
 def _network(
@@ -146,23 +153,13 @@ def _network(
     device: str,
     resume: bool,
 ) -> None:
-    # torch takes seconds to import, and other dictionaries do not need it.
-    from squeeze.codecs.stream import training
-    from squeeze.recipes.train.distil import Training
-    from squeeze.recipes.train.tune import tune
+    from squeeze.recipes.train.tune import tune  # torch takes seconds to import, and other dictionaries need none
 
     use(job.threads, device)
     with steps(str(output), quiet=job.quiet, as_json=job.as_json) as progress:
         batch = _BATCH if device == "cpu" else _BATCH_OF_GPU
-        tuning = tune(
-            paths,
-            output,
-            Training(minutes=minutes, device=device, batch=batch, resume=resume, progress=progress),
-            level=levels[-1] if levels else training.LEVEL,
-            text_size=training.TEXT_SIZE if text_size is None else text_size,
-            learn_size=training.LEARN_SIZE if learn_size is None else learn_size,
-            overwrite=force,
-        )
+        training = _training_of(minutes=minutes, device=device, batch=batch, resume=resume, progress=progress)
+        tuning = tune(paths, output, training, overwrite=force, **_chosen(levels, text_size, learn_size))
     size, level, sizes = output.stat().st_size, tuning.dictionary.level, tuning.sizes
     if job.as_json:
         facts = {"output": str(output), "level": level, "size": size, "dictionary": tuning.dictionary.identity}
@@ -191,13 +188,11 @@ def _adapter(
     device: str,
     resume: bool,
 ) -> None:
-    # torch takes seconds to import, and a dictionary does not need it.
-    from squeeze.recipes.train.adapt import adapt_to
-    from squeeze.recipes.train.distil import Training
+    from squeeze.recipes.train.adapt import adapt_to  # torch takes seconds to import, and a dictionary needs none
 
     use(job.threads, device)
     with steps(str(out), quiet=job.quiet, as_json=job.as_json) as progress:
-        training = Training(minutes=minutes, device=device, batch=4, resume=resume, progress=progress)
+        training = _training_of(minutes=minutes, device=device, batch=4, resume=resume, progress=progress)
         adaptation = adapt_to(paths, model, out, training, overwrite=force)
     before, after = adaptation.before["held out"], adaptation.after["held out"]
     facts = {

@@ -128,12 +128,10 @@ def factorize(source: Path, target: Path, force: bool, threads: int, quiet: bool
     The default method, plan, chooses a rank for each matrix, and removes channels. Other methods treat every matrix
     alike: low rank, tensor networks and block structures.
     """
-    from squeeze.recipes import factorize as api
-
     use(threads, params["device"])
     verdict, given_options = Verdict.taken_from(params), options_given(FACTORIZE, params)
     with steps(target.name, quiet=quiet, as_json=as_json) as progress:
-        report = api.factorize(source, out=target, overwrite=force, progress=progress, **given_options, **params)
+        report = squeeze.factorize(source, out=target, overwrite=force, progress=progress, **given_options, **params)
     verdict.measure(report, params["device"], quiet, as_json)
     verdict.conclude(report, as_json, quiet)
 
@@ -160,8 +158,6 @@ def delta(
     --pattern, or both. Embeddings and heads are rounded, and every other tensor is exact. transformers loads OUT
     together with BASE, and models with the same base share its weights in memory.
     """
-    from squeeze.recipes import delta as api
-
     use(threads, params["device"])
     verdict, given_options = Verdict.taken_from(params), options_given(DELTA, params)
     verdict.check_inputs("delta")
@@ -177,7 +173,7 @@ def delta(
         **params,
     }
     with steps(target.name, quiet=quiet, as_json=as_json) as progress:
-        report = api.delta(base, source, out=target, overwrite=force, progress=progress, **given_options, **shared)
+        report = squeeze.delta(base, source, out=target, overwrite=force, progress=progress, **given_options, **shared)
     verdict.conclude(report, as_json, quiet)
 
 

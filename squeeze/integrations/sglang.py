@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 from squeeze.errors import SqueezeError, printable
@@ -65,11 +66,16 @@ def verify_load_format(original: Any, config: Any) -> Any:
     return original(config)
 
 
+def _loading() -> ModuleType:
+    """Return what the servers' loaders share; it imports torch, which a plugin without a packed model must not."""
+    from squeeze.integrations import server_loading
+
+    return server_loading
+
+
 def restored(config: Any, *arguments: Any, **options: Any) -> Any:
     """Undo what `pack` changed in a configuration, and mark it."""
-    from squeeze.integrations.server_loading import restore_config
-
-    if restore_config(config):
+    if _loading().restore_config(config):
         setattr(config, _MARK, True)
     return config
 
@@ -88,9 +94,8 @@ def loader() -> type[Any]:
     """Return the loader, a class of SGLang's kind."""
     from sglang.srt.model_loader.loader import DefaultModelLoader
 
-    from squeeze.integrations.server_loading import loader_class
-
-    return loader_class(DefaultModelLoader, lambda loader, name: False, _processes)
+    made: type[Any] = _loading().loader_class(DefaultModelLoader, lambda loader, name: False, _processes)
+    return made
 
 
 def _processes() -> int:

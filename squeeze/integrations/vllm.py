@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from functools import cache, wraps
+from types import ModuleType
 from typing import Any
 
 from squeeze.errors import SqueezeError, printable
@@ -83,14 +84,20 @@ def _choose_parser() -> None:
     EngineArgs.create_model_config = create_model_config
 
 
+def _loading() -> ModuleType:
+    """Return what the servers' loaders share; it imports torch, which a plugin without a packed model must not."""
+    from squeeze.integrations import server_loading
+
+    return server_loading
+
+
 @cache
 def loader() -> type[Any]:
     """Return the loader, a class of vLLM's kind."""
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
-    from squeeze.integrations.server_loading import loader_class
-
-    return loader_class(DefaultModelLoader, _skips, _processes)
+    made: type[Any] = _loading().loader_class(DefaultModelLoader, _skips, _processes)
+    return made
 
 
 def _skips(loader: Any, name: str) -> bool:
@@ -113,7 +120,7 @@ def _processes() -> int:
 @cache
 def config_parser(base: type[Any]) -> type[Any]:
     """Return the parser of config.json in packed folders. base: vLLM's HFConfigParser."""
-    from squeeze.integrations.server_loading import restore_config
+    restore_config = _loading().restore_config
 
     class SqueezeConfigParser(base):  # type: ignore[misc]
         """A parser that returns the configuration of the original."""

@@ -26,7 +26,7 @@ from squeeze.options import read_options
 from squeeze.packing import folder
 from squeeze.packing.pack import Totals
 from squeeze.recipes.measure.evaluate import measure
-from squeeze.recipes.measure.tasks import Tasks, measure_tasks
+from squeeze.recipes.measure.tasks import Tasks
 from squeeze.recipes.steps import STEPS, Common, Pack, Pass, Prune, Quantize, Step
 from squeeze.system import files, storage
 from squeeze.system.documents import parse, read_object, read_yaml
@@ -218,6 +218,6 @@ def _measure(
     if text is not None:
         measure(report, Path(text), windows, device, progress)
     if tasks is not None:
-        measure_tasks(report, tasks, device, progress)
+        tasks.measure(report, device, progress)
     report.target = target
     report.write(written)

@@ -268,8 +268,11 @@ def decode_planes(prepared: Prepared, segments: torch.Tensor, out: torch.Tensor,
 
 @cache
 def _backend(device: str) -> ModuleType:
-    if device == "cpu":
-        return reference
+    return reference if device == "cpu" else triton_kernels()
+
+
+def triton_kernels() -> ModuleType:
+    """Return the module of the Triton kernels, which are imported when the first one runs: triton is optional."""
     from squeeze.packing.device_decode import kernel
 
     return kernel

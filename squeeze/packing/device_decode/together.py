@@ -69,9 +69,8 @@ class _Several:
     """A launch that decodes tensors with one kind of plane."""
 
     def __init__(self, tensors: list[tuple[Prepared, torch.Tensor]]) -> None:
-        from squeeze.packing.device_decode import kernel
-
         device = tensors[0][1].device
+        kernel = device_decode.triton_kernels()
         segments = torch.tensor([one.segments for one, _ in tensors])
         firsts = (segments.cumsum(0) - segments).tolist()
         begun = zip(tensors, firsts, strict=True)

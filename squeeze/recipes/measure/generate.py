@@ -20,6 +20,7 @@ from squeeze.errors import SqueezeError
 from squeeze.integrations.load_model import load_model, tokenizer_of
 from squeeze.kv.cache import QuantizedKVCache
 from squeeze.kv.contract import CACHE
+from squeeze.kv.memory import nbytes_of
 from squeeze.recipes.tokens import check_vocabulary
 
 __all__ = ["Generation", "chat_prompt", "generate", "opened", "prompt_cache", "prompt_ids"]
@@ -74,6 +75,11 @@ class Generation:
     cache: Any = None
     proposed: int = 0
     accepted: int = 0
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of the tensors of the cache at the end."""
+        return nbytes_of(self.cache)
 
 
 class _Streamer:

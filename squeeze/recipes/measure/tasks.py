@@ -25,7 +25,7 @@ from squeeze.errors import SqueezeError, printable
 from squeeze.integrations.load_model import load_model, tokenizer_of
 from squeeze.system import extras
 
-__all__ = ["Progress", "Tasks", "measure_tasks", "scores"]
+__all__ = ["Progress", "Tasks"]
 
 Progress = Callable[[str, int, int], None]
 _BATCH = 4  # examples at a time
@@ -107,6 +107,44 @@ class Tasks:
             results = evaluate(wrapped, self.loaded, limit=self.limit, bootstrap_iters=_BOOTSTRAPS)
             return {(one.score.task, one.score.metric): one for one in self._scores_of(results)}
 
+    def scores(
+        self,
+        folder: Path,
+        original: Path | None = None,
+        *,
+        device: str = "cpu",
+        resident: int | None = None,
+        base: Path | None = None,
+        progress: Progress = lambda label, done, total: None,
+    ) -> list[TaskScore]:
+        """Score a model on the tasks, and its original if there is one. One model is in memory at a time.
+
+        Args:
+            folder: Folder or GGUF file of the model.
+            original: Folder or GGUF file of its original.
+            device: Torch device.
+            resident: Bytes of decoded weights to keep, as in load_model.
+            base: Base of the model, as in load_model.
+            progress: Called with a label, the requests done and all requests.
+        """
+        base_values = {}
+        if original is not None:
+            model = load_model(original, device=device)
+            check_causal(model)
+            base_values = self.run(model, tokenizer_of(original), progress, "before")
+            del model
+        model = load_model(folder, device=device, resident=resident, base=base)
+        check_causal(model)
+        values = self.run(model, tokenizer_of(folder), progress, "after" if original else "")
+        return [_with_base(found, base_values.get(key)) for key, found in values.items()]
+
+    def measure(self, report: Report, device: str = "cpu", progress: Progress | None = None) -> None:
+        """Score the model before and after compression, and add the scores to the report."""
+        shown: dict[str, Any] = {"progress": progress} if progress else {}
+        report.tasks = self.scores(Path(report.target), Path(report.source), device=device, **shown)
+        if Path(report.target).is_dir():
+            report.write(Path(report.target))
+
     def _scores_of(self, results: Any) -> Iterator[_MetricValues]:
         """Yield a group's own means, or those of its tasks if it has none."""
         for name in self.names:
@@ -115,47 +153,6 @@ class Tasks:
             inner = [task.task_name for task in group.get_all_tasks()] if group is not None else []
             yield from own
             yield from (found for task in inner for found in _metrics(results, task))
-
-
-def scores(
-    tasks: Tasks,
-    folder: Path,
-    original: Path | None = None,
-    *,
-    device: str = "cpu",
-    resident: int | None = None,
-    base: Path | None = None,
-    progress: Progress = lambda label, done, total: None,
-) -> list[TaskScore]:
-    """Score a model on tasks, and its original if there is one. One model is in memory at a time.
-
-    Args:
-        tasks: The loaded tasks.
-        folder: Folder or GGUF file of the model.
-        original: Folder or GGUF file of its original.
-        device: Torch device.
-        resident: Bytes of decoded weights to keep, as in load_model.
-        base: Base of the model, as in load_model.
-        progress: Called with a label, the requests done and all requests.
-    """
-    base_values = {}
-    if original is not None:
-        model = load_model(original, device=device)
-        check_causal(model)
-        base_values = tasks.run(model, tokenizer_of(original), progress, "before")
-        del model
-    model = load_model(folder, device=device, resident=resident, base=base)
-    check_causal(model)
-    values = tasks.run(model, tokenizer_of(folder), progress, "after" if original else "")
-    return [_with_base(found, base_values.get(key)) for key, found in values.items()]
-
-
-def measure_tasks(report: Report, tasks: Tasks, device: str = "cpu", progress: Progress | None = None) -> None:
-    """Score the model before and after compression, and add the scores to the report."""
-    shown: dict[str, Any] = {"progress": progress} if progress else {}
-    report.tasks = scores(tasks, Path(report.target), Path(report.source), device=device, **shown)
-    if Path(report.target).is_dir():
-        report.write(Path(report.target))
 
 
 def _with_base(values: _MetricValues, base_values: _MetricValues | None) -> TaskScore:

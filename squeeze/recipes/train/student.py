@@ -16,6 +16,7 @@ from squeeze.checkpoint.architectures import LAST_NORM
 from squeeze.checkpoint.checkpoint import Checkpoint, View, disk_errors
 from squeeze.checkpoint.stored import Expandable, StoredForm
 from squeeze.engine.network import Network
+from squeeze.integrations.loading import leaves_of, place_layers
 from squeeze.recipes.train.trainer import adam
 
 __all__ = ["Names", "Opening", "Student", "expanding", "norms"]
@@ -70,8 +71,6 @@ class Student(Network):
         return not [name for name in self.outer() if "norm" in name and name not in self.units]
 
     def _instantiate(self) -> Any:
-        from squeeze.integrations.loading import leaves_of, place_layers  # transformers takes seconds to import
-
         model, form = super()._instantiate(), self.opening.form
         if form is None:
             return model

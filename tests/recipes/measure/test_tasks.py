@@ -11,7 +11,7 @@ import squeeze
 from squeeze.checkpoint.pretrained import load_tokenizer
 from squeeze.errors import SqueezeError
 from squeeze.integrations.load_model import load_model
-from squeeze.recipes.measure.tasks import Tasks, scores
+from squeeze.recipes.measure.tasks import Tasks
 from tests.makers import tasks as makers, tiny_models
 from tests.makers.command import call
 
@@ -72,7 +72,7 @@ def answers(model_folder):
 
 
 def test_scores_are_those_of_the_likeliest_answers(model, folder):
-    found = {one.metric: one for one in scores(Tasks.load(["first"], folder), model)}
+    found = {one.metric: one for one in Tasks.load(["first"], folder).scores(model)}
     rows = [json.loads(line) for line in (folder / "first.jsonl").read_text().splitlines()]
     right = [chosen(model, row["question"]) == row["right"] for row in rows]
     assert found["acc"].value == pytest.approx(sum(right) / len(right))
@@ -82,9 +82,9 @@ def test_scores_are_those_of_the_likeliest_answers(model, folder):
 
 def test_scores_come_with_those_of_the_original(model, other, folder):
     tasks = Tasks.load(["first"], folder)
-    alone = {one.metric: one for one in scores(tasks, other)}
-    both = {one.metric: one for one in scores(tasks, model, other)}
-    same = {one.metric: one for one in scores(tasks, model, model)}
+    alone = {one.metric: one for one in tasks.scores(other)}
+    both = {one.metric: one for one in tasks.scores(model, other)}
+    same = {one.metric: one for one in tasks.scores(model, model)}
     assert both["acc"].base == alone["acc"].value and both["acc"].base_stderr == alone["acc"].stderr
     assert same["acc"].drop == same["acc"].drop_stderr == 0
 
@@ -98,7 +98,7 @@ def test_a_relative_task_folder_leaves_the_current_one(model, folder, monkeypatc
 def test_groups_and_generation_respect_the_limit(model, folder):
     told = []
     tasks = Tasks.load(["both", "written"], folder, limit=4)
-    found = scores(tasks, model, progress=lambda label, done, total: told.append((done, total)))
+    found = tasks.scores(model, progress=lambda label, done, total: told.append((done, total)))
     assert [(one.task, one.metric, one.examples) for one in found] == [
         ("both", "acc", 8),
         ("written", "exact_match", 2),
@@ -110,10 +110,10 @@ def test_packed_and_quantised_models_score_alike(model, folder, tmp_path):
     squeeze.pack(model, tmp_path / "packed")
     squeeze.quantize(model, bits=8, method="rtn", format="squeeze", out=tmp_path / "quantised")
     tasks = Tasks.load(["first"], folder, limit=3)
-    dense = scores(tasks, model)
-    assert scores(tasks, tmp_path / "packed") == dense
-    assert len(scores(tasks, tmp_path / "quantised")) == len(dense)
-    assert len(scores(tasks, tiny_models.write_gguf(tmp_path / "a.gguf", tiny_models.byte_level()))) == len(dense)
+    dense = tasks.scores(model)
+    assert tasks.scores(tmp_path / "packed") == dense
+    assert len(tasks.scores(tmp_path / "quantised")) == len(dense)
+    assert len(tasks.scores(tiny_models.write_gguf(tmp_path / "a.gguf", tiny_models.byte_level()))) == len(dense)
 
 
 def test_the_command_scores_tasks_as_json_and_a_page(model, other, folder, tmp_path):
