@@ -33,6 +33,7 @@ settings.register_profile("compiled", deadline=None)  # a first call compiles
 settings.load_profile("compiled")
 
 
+ran = pytest.StashKey[list[str]]()
 ENGINE = (ROOT / "tests" / "codecs" / "tokenwise", ROOT / "tests" / "lm", ROOT / "tests" / "test_golden.py")
 
 
@@ -58,13 +59,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Refuse files that run kernels when they are imported, since every worker would compile them at the same time."""
+    """Note which kernels ran when test files were imported: every worker compiles them, at the same time."""
     gc.freeze()  # tests and libraries, which collections would go through again and again
     gc.enable()
     compiling = sys.modules.get("squeeze.numerics.compiling")
     kernels = compiling.KERNELS.items() if compiling else ()
-    if ran := [name for name, kernel in kernels if getattr(kernel, "signatures", None)]:
-        raise pytest.UsageError(f"a test file that is imported must not run kernels, as one does: {', '.join(ran)}")
+    session.config.stash[ran] = [name for name, kernel in kernels if getattr(kernel, "signatures", None)]
+
+
+@pytest.fixture
+def kernels_at_import(pytestconfig: pytest.Config) -> list[str]:
+    return pytestconfig.stash[ran]
 
 
 @cache

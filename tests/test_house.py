@@ -50,6 +50,11 @@ def test_functions_are_seen_at_once():
     assert len(long) <= LONG, long
 
 
+def test_no_file_of_tests_runs_kernels_when_it_is_imported(kernels_at_import: list[str]):
+    """Every worker imports all of them at the same time, and with an empty cache would compile the same kernels."""
+    assert kernels_at_import == []
+
+
 def test_the_makefile_names_tests_that_exist():
     named = re.findall(r"\btests/[\w/*.]+", (ROOT / "Makefile").read_text("utf-8"))
     assert named and [name for name in named if not list(ROOT.glob(name))] == []

@@ -1,6 +1,7 @@
 """Blocks of Snappy and LZ4, in Parquet pages and frames, are opened, and written again as their encoders do."""
 
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 
 import numpy as np
@@ -46,15 +47,15 @@ BLOCKS = {
     ("TINY", 5): "8ec5b67e47ae7339",
     ("TINY", 6): "a9d3c406b9abf7df",
 }
-FILES = {
-    "linked, by pyarrow": (quick.lz4_file(LONG, 0x40), "1ace724c02967fd1"),
-    "words, by pyarrow": (quick.lz4_file(WORDS, 0x40), "92c38b7986efbec4"),
-    "with sums, by python-lz4": (quick.lz4_file(WORDS, 0x7C, 5), "e7b3412d388c2bac"),
+FILES = {  # not made at import, since that compiles
+    "linked, by pyarrow": (partial(quick.lz4_file, LONG, 0x40), "1ace724c02967fd1"),
+    "words, by pyarrow": (partial(quick.lz4_file, WORDS, 0x40), "92c38b7986efbec4"),
+    "with sums, by python-lz4": (partial(quick.lz4_file, WORDS, 0x7C, 5), "e7b3412d388c2bac"),
     "with stored blocks, by python-lz4": (
-        quick.lz4_file_with_stored(WORDS + inputs.random_bytes(90_000)),
+        partial(quick.lz4_file_with_stored, WORDS + inputs.random_bytes(90_000)),
         "19667eb32333365c",
     ),
-    "Snappy, by snap": (quick.snappy_file(WORDS), "cf9d267977f3c56c"),
+    "Snappy, by snap": (partial(quick.snappy_file, WORDS), "cf9d267977f3c56c"),
 }
 
 
@@ -78,7 +79,8 @@ def test_blocks_are_those_of_their_encoders(name, encoder):
 
 @pytest.mark.parametrize("name", FILES)
 def test_files_are_those_of_their_encoders(name):
-    data, expected = FILES[name]
+    made, expected = FILES[name]
+    data = made()
     assert digest(data) == expected
     root = parsed(b"before" + data)
     assert len(root.children) == 1 and root.children[0].found.size > len(data) - 20
@@ -136,9 +138,13 @@ def test_a_copy_that_no_encoder_would_write_stays_closed():
     assert blocks.open_snappy(np.frombuffer(block, np.uint8), 20, Room(1 << 20)) is None
 
 
-@pytest.mark.parametrize("data", [quick.parquet(), FILES["words, by pyarrow"][0][:70_000], quick.snappy_file(WORDS)])
-def test_damaged_and_cut_files_come_back(data):
-    chance = np.random.default_rng(1)
+@pytest.mark.parametrize(
+    "made",
+    [quick.parquet, lambda: FILES["words, by pyarrow"][0]()[:70_000], FILES["Snappy, by snap"][0]],
+    ids=["Parquet", "LZ4", "Snappy"],
+)
+def test_damaged_and_cut_files_come_back(made):
+    data, chance = made(), np.random.default_rng(1)
     for _ in range(30):
         changed = bytearray(data[: chance.integers(20, len(data))] if chance.random() < 0.3 else data)
         for place in chance.integers(0, len(changed), 3):
