@@ -17,7 +17,7 @@ from typing import Any
 
 import squeeze
 from bench.measure import Measure, Row, minutes, option
-from bench.shared.small_models import OPTIONS, Bench, bytes_of
+from bench.shared.small_models import Bench, bytes_of, options as shared_options
 from bench.tables import Column, Listing
 from squeeze.engine.report import NAME, Report
 from squeeze.factor.lowrank import WhitenedSVD
@@ -100,7 +100,7 @@ MEASURE = Measure(
     needs=("a corpus", "the bundled model"),
     time=25,
     options=(
-        *OPTIONS,
+        *shared_options(samples=8),
         option("--heal", type=minutes, default=5, metavar="MINUTES", help="minutes of training, default: 5"),
     ),
     tables={

@@ -11,7 +11,7 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,14 +31,22 @@ from squeeze.lm.sources import INNER, OUTER
 CORES = len(os.sched_getaffinity(0))
 WORK = option("work", type=Path, help="folder for the model, its results and the row log")
 ADAPTED = option("--adapted", action="store_true", help="use the model with its adapter, whose weights are on no grid")
-OPTIONS = (
-    WORK,
-    option("--rows", help="rows to measure, separated by commas, default: all"),
-    option("--samples", type=int, default=24, help="sequences of 512 tokens to calibrate on, default: 24"),
-    option("--windows", type=int, default=4, help="windows of 1,024 tokens to evaluate on, default: 4"),
-    option("--threads", type=int, default=CORES, help=f"threads, default: {CORES}"),
-    option("--kl", action="store_true", help="also measure the KL divergence from the original"),
-)
+
+
+def options(samples: int) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    """Return the options of a benchmark that calibrates on some sequences by default."""
+    sequences = f"sequences of 512 tokens to calibrate on, default: {samples}"
+    return (
+        WORK,
+        option("--rows", help="rows to measure, separated by commas, default: all"),
+        option("--samples", type=int, default=samples, help=sequences),
+        option("--windows", type=int, default=4, help="windows of 1,024 tokens to evaluate on, default: 4"),
+        option("--threads", type=int, default=CORES, help=f"threads, default: {CORES}"),
+        option("--kl", action="store_true", help="also measure the KL divergence from the original"),
+    )
+
+
+OPTIONS = options(24)
 
 
 class Bench:
