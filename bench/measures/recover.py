@@ -108,8 +108,7 @@ MEASURE = Measure(
     needs=("a corpus", "the bundled model"),
     time=30,
     options=(
-        *(one for one in OPTIONS if one[0] != "--windows"),
-        option("--windows", type=int, default=4, help="windows of 1,024 tokens to evaluate on, default: 4"),
+        *OPTIONS,
         option("--steps", type=int, default=48, help="steps of training, default: 48"),
         option("--minutes", type=minutes, help="minutes of training, in place of steps"),
     ),
