@@ -13,6 +13,7 @@ from tests.references import (
     naive_escapes,
     naive_fax,
     naive_gif,
+    naive_pickle,
     naive_pyc,
     naive_quick,
 )
@@ -210,6 +211,8 @@ def _closed(kind: int, content: bytes, extra: bytes, stream: bytes) -> bytes:
         return naive_pyc.close(content, extra)
     if kind == 29:
         return naive_class.close(content, extra)
+    if kind == 30:
+        return naive_pickle.close(content)
     if kind == 9:
         return image(content, extra)
     assert kind == 6

@@ -21,6 +21,7 @@ from squeeze.codecs.parse.fax.wrapper import Fax
 from squeeze.codecs.parse.gif import Gif, RankedGif
 from squeeze.codecs.parse.java.wrapper import JavaClass
 from squeeze.codecs.parse.palette import Palette, ranks_of
+from squeeze.codecs.parse.pickles import Pickle
 from squeeze.codecs.parse.planes import Numbers, Planes
 from squeeze.codecs.parse.program.wrapper import Program
 from squeeze.codecs.parse.protocol import Found, Wrapper
@@ -52,12 +53,12 @@ WRAPPERS: tuple[Wrapper, ...] = (
     *(ZipMember(), Zlib(), Gzip(), Png(), Utf16(), Base64(), Hexadecimal(), Gif(), Lines()),
     *(Program(), Bzip2(), Percent(), QuotedPrintable(), JsonEscapes(), Ascii85(), Base85(), Deflate(), EarlyLzw()),
     *(Utf32(), CodePage(), Differences(), Fax(), RankedGif(), RankedPng(), ParquetPage(), Lz4Frame(), SnappyFrame()),
-    *(Planes(), Pyc(), JavaClass()),
+    *(Planes(), Pyc(), JavaClass(), Pickle()),
 )
 _DEEPEST = 4  # wrappers in wrappers
 _LEAST = 48  # bytes of a wrapper that is opened
 _MOST_WRAPPERS = 1 << 20  # of a block
-_WITH_HEADERS = (Program.kind, Pyc.kind)  # whose contents begin with the header that they have themselves
+_WITH_HEADERS = (Program.kind, Pyc.kind, Pickle.kind)  # whose contents begin with the header that they have themselves
 _TRIAL = 8  # times as long as reading content: to find out that it does not pay
 
 

@@ -1,5 +1,6 @@
 """A .sqz file whose blocks have opened wrappers: trees, pieces, groups, and what closes streams."""
 
+import pickle
 import zlib
 from pathlib import Path
 
@@ -27,6 +28,7 @@ class Opened(Sqz):
         documents |= {"LZ4": quick.lz4_file(text, 0x5C), "Snappy": quick.snappy_file(text)}
         documents["byte code"] = byte_code.by_hand("3.11") + byte_code.by_hand("3.8")
         documents["class file"] = classes.class_file(20)
+        documents["pickle"] = pickle.dumps([[str(number), number] for number in range(200)], 2)
         documents["HDF5"] = hdf5.hdf5(np.frombuffer(arrays.heights(40, 50), ">i2").reshape(40, 50), 10)
         documents["floats of TIFF"] = images.tiff(images.pixels(30, 40) / np.float32(7), coding=8, predictor=3)
         joined = b"".join(documents.values())
