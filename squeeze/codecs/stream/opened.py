@@ -30,8 +30,8 @@ _LEAST_TABLE = 1 << 15  # bytes of a table that becomes a group of its own
 _PART_COST = 2  # bytes that a coded part must save to pay for its length
 _LONGEST = 1 << 24  # bytes of a block in a group, unless it is of a medium
 _MOST_PLAN = 1 << 24  # bytes of a tree and its pieces
-_LEAST_MEDIUM = 512  # bytes of a medium that becomes a group of its own
-_MOST_PARTS = 1 << 18  # parts of a block: media are alone, and have half a KiB or more of at most 64 MiB
+_LEAST_MEDIUM = 256  # bytes of a medium that becomes a group of its own
+_MOST_PARTS = 1 << 19  # parts of a block: media are alone, and have a quarter of a KiB or more of at most 64 MiB
 MEMORY = 8  # bytes of memory for each opened byte: its copies, tokens, and the stream that is written
 _PLAN_MEMORY = 128  # the same for each byte of a plan, whose pieces and wrappers have a few bytes
 

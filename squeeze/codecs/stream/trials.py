@@ -47,11 +47,15 @@ class Trials:
 
         A part of larger contents decides. It is compared with the tokens that deflate has for it. Text of which deflate
         has found repeats is clearly smaller, without a trial. Text in another form is opened unless level 1, which
-        gains the least from it, makes it clearly larger, such as genes that look like base64.
+        gains the least from it, makes it clearly larger, such as genes that look like base64. Small images that deflate
+        did not make smaller are decided by their model.
         """
         is_small = found.content.size <= _SMALL
         if found.opened and is_small:
-            return found.size < 0.9 * found.content.size
+            if found.size < 0.9 * found.content.size:
+                return True
+            if not found.content_kind:
+                return False
         if found.content_kind and (medium := media.of_content(found.content_kind)):
             return _medium_pays(found, found.content_kind, medium)
         if found.opened and (photos := _size_of_photos(found.content)) > found.content.size // 2:

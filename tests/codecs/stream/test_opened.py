@@ -173,7 +173,7 @@ def test_images_of_two_values_stay_apart_from_others():
 
 def test_a_block_has_a_bounded_number_of_parts():
     empty_plan, parts = b"\1\0", b"\1\0"
-    for count in (3, 1 << 18):
+    for count in (3, 1 << 19):
         payload = b"\0" + empty_plan + varint(count) + count * parts
         assert len(opened.read(payload, len(payload)).groups[0]) == count
     with pytest.raises(DamagedError, match="opened wrappers is impossible"):
