@@ -124,9 +124,6 @@ def build_model(filtered: Filtered, form: Layout, preset: Preset) -> ImageModel:
     bias = first_match + 2 * preset.matches
     inputs, lines = -(-(bias + 1) // 8) * 8, 1 << _line_bits(size, preset)
     ring = 1 << (up_of(form.stride, form.pixel) + 2 * form.pixel).bit_length()
-    weights = np.full((sum(ROWS), inputs), WEIGHT, np.int32)
-    if form.is_exact:
-        weights[:, :n], weights[:, n:first_direct] = CONTEXT_WEIGHT, RELATIVE_WEIGHT
     regressions, planes = (preset.regressions, PLANES) if preset.regressions else (1, 1)
     return ImageModel(
         **filtered._asdict(),
@@ -169,10 +166,18 @@ def build_model(filtered: Filtered, form: Layout, preset: Preset) -> ImageModel:
         match_table=match.fresh_table(preset.matches, data.size),
         match_maps=match.fresh_maps(preset.matches),
         inputs=np.zeros(inputs, np.int32),
-        weights=weights,
+        weights=_first_weights(form, inputs, n, first_direct),
         rows=np.zeros(SETS, np.int64),
         logits=np.zeros(SETS, np.int32),
         final_weights=np.full((PLANES * 8, SETS), mixer.WEIGHT_ONE // SETS, np.int32),
         apm_byte=mixer.fresh_apm(PLANES * 256),
         apm_level=mixer.fresh_apm(LEVELS * 8),
     )
+
+
+def _first_weights(form: Layout, inputs: int, first_relative: int, first_direct: int) -> np.ndarray:
+    """Return int32 [sets of weights, inputs]; inputs below `first_relative` are contexts, then come relative maps."""
+    weights = np.full((sum(ROWS), inputs), WEIGHT, np.int32)
+    if form.is_exact:
+        weights[:, :first_relative], weights[:, first_relative:first_direct] = CONTEXT_WEIGHT, RELATIVE_WEIGHT
+    return weights
