@@ -66,7 +66,7 @@ def find_chunks(raw: bytes) -> Iterator[tuple[int, Numbers]]:
             if layout[:2] != bytes([3, _CHUNKED]) or len(filters) < 10 or not numbers or len(layout) < 11:
                 continue
             axes, first = layout[2], int.from_bytes(filters[8:10] if filters[0] == 1 else filters[2:4], "little")
-            if len(layout) < 11 + 4 * axes or first not in (_DEFLATE, _SHUFFLE):
+            if not 0 < axes <= (len(layout) - 11) // 4 or first not in (_DEFLATE, _SHUFFLE):
                 continue
             *shape, width = struct.unpack_from(f"<{axes}I", layout, 11)
             if width == numbers.width:
@@ -92,16 +92,19 @@ def _numbers(messages: dict[int, bytes]) -> Numbers | None:
 
 def _files(raw: bytes) -> "Iterator[_File]":
     """Yield the HDF5 files in data, each up to the next one."""
+    left = [len(raw) // _EACH + _FREE]
     for start, end in pairwise([*(match.start() for match in _MARK.finditer(raw)), len(raw)]):
-        yield _File(raw, start, end)
+        yield _File(raw, start, end, left)
 
 
 class _File:
-    """An HDF5 file in data, and the parts of it that may still be read, which many others may name."""
+    """An HDF5 file in data, and the number of its parts that may still be read, since many may name the same one.
 
-    def __init__(self, raw: bytes, start: int, end: int):
-        self.raw, self.start, self.end = raw, start, end
-        self._left = (end - start) // _EACH + _FREE
+    All files of some data share that number, a list of one.
+    """
+
+    def __init__(self, raw: bytes, start: int, end: int, left: list[int]):
+        self.raw, self.start, self.end, self._left = raw, start, end, left
 
     def headers(self) -> Iterator[dict[int, bytes]]:
         """Yield the messages of each object header that describes an array, by their types."""
@@ -126,8 +129,8 @@ class _File:
         """Read the messages of a block of a header, and return the blocks in which it goes on."""
         more, end = list[tuple[int, int, int, int]](), min(at + size, self.end)
         head = 8 if version == 1 else 6 if ordered else 4
-        while at + head <= end and self._left > 0:
-            self._left -= 1
+        while at + head <= end and self._left[0] > 0:
+            self._left[0] -= 1
             kind = self.raw[at] if version == 2 else int.from_bytes(self.raw[at : at + 2], "little")
             place = at + (2 if version == 1 else 1)
             length = int.from_bytes(self.raw[place : place + 2], "little")
@@ -138,8 +141,8 @@ class _File:
                 start, total = struct.unpack_from("<QQ", self.raw, at - length)
                 mark = 4 if version == 2 else 0  # OCHK, and a checksum
                 more.append((self.start + start + mark, total - 2 * mark, ordered, version))
-            elif kind in (_SPACE, _TYPE, _LAYOUT, _FILTERS):
-                messages.setdefault(kind, self.raw[at - length : at])
+            elif kind in (_SPACE, _TYPE, _LAYOUT, _FILTERS) and kind not in messages:
+                messages[kind] = self.raw[at - length : at]
         return more
 
     def entries(self, root: int, axes: int, level: int = _DEEPEST) -> Iterator[int]:
@@ -150,8 +153,8 @@ class _File:
         height, count = self.raw[node + 5], int.from_bytes(self.raw[node + 6 : node + 8], "little")
         step = 8 * axes + 16
         for at in range(node + _NODE + step - 8, min(node + _NODE + count * step, self.end) - 7, step):
-            self._left -= 1
-            if self._left < 0:
+            self._left[0] -= 1
+            if self._left[0] < 0:
                 return
             place = int.from_bytes(self.raw[at : at + 8], "little")
             if height:

@@ -107,6 +107,20 @@ def test_a_file_that_names_the_same_tree_again_and_again_is_read_for_a_bounded_t
     assert list(hdf5.find_chunks(looped)) == []
 
 
+def test_many_files_share_what_may_be_read(monkeypatch):
+    data = files.hdf5(RAMP.astype("<i4"), 10)  # 4 messages and 4 chunks
+    assert len(list(hdf5.find_chunks(4 * data))) == 16
+    monkeypatch.setattr(hdf5, "_FREE", 21)
+    monkeypatch.setattr(hdf5, "_EACH", 1 << 20)
+    assert len(list(hdf5.find_chunks(4 * data))) == 2 * 4 + 1
+
+
+@pytest.mark.parametrize("axes", [0, 255])
+def test_a_layout_with_an_impossible_number_of_axes_has_no_chunks(axes):
+    data = files.hdf5(RAMP.astype("<i4"), 10).replace(b"\3\2\3", bytes([3, 2, axes]), 1)
+    assert list(hdf5.find_chunks(data)) == []
+
+
 @pytest.mark.parametrize("cut", range(64, 1100, 37))
 def test_a_file_that_ends_early_is_no_error(cut):
     data = files.hdf5(RAMP.astype("<i4"), 10, 2, split=True)[:cut]
