@@ -152,12 +152,16 @@ class RankedGif(Gif):
 
 
 def _palette_of(data: bytes, start: int) -> tuple[int, int]:
-    """Return where the colours of the image whose descriptor is at `start` begin and end; nothing if far away."""
+    """Return where the colours of the image whose descriptor is at `start` begin and end, which is before its data.
+
+    Both are 0 if there are none, or they are far away.
+    """
     place = start + _DESCRIPTOR
     size = _colours(data[start + 9 : start + 10])
     if not size and (header := data.rfind(b"GIF8", max(start - FARTHEST, 0), start)) >= 0:
         place, size = header + 13, _colours(data[header + 10 : header + 11])
-    return (place, place + size) if place <= start + _DESCRIPTOR else (0, 0)
+    begin = _blocks_of(data, start)
+    return (place, place + size) if place + size <= begin else (0, 0)
 
 
 def _colours(flags: bytes) -> int:

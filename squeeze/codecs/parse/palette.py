@@ -98,7 +98,7 @@ def ranked(found: Found, kind: int, palette: Palette, colours: bytes, row: int) 
     end = found.start - palette.distance
     place = end - palette.size, end
     ranks = palette.exchanged(found.content, ranks_of(np.frombuffer(colours, np.uint8)))
-    if _differences(ranks, row) > _NEARER * _differences(found.content, row):
+    if _differences(ranks, row) >= _NEARER * _differences(found.content, row):
         return found
     return replace(found, kind=kind, content=ranks, extra=palette.to_bytes() + found.extra, colours=place)
 

@@ -92,6 +92,25 @@ def test_a_palette_in_a_wrapper_is_not_used():
     assert RankedGif.kind not in [child.found.kind for child in opened(data).children]
 
 
+def test_a_comment_like_a_header_right_before_an_image_is_no_palette():
+    """The palette would be in the image itself: the low byte of its width says so, where a header has flags."""
+    chance = np.random.default_rng(3)
+    grey = np.add.outer(np.arange(60), np.arange(130)) // 9 % 3
+    for _ in range(20):
+        numbers = chance.permutation(8).astype(np.uint8)[grey]
+        made = gifs.image(130, gifs.packed(gifs.codes_of(numbers.tobytes(), 3), 3), 3, 60)
+        data = b"GIF89a" + bytes(7) + b"\x21\xfe\4GIF8\0" + made + b";"
+        assert [child.found.kind for child in opened(data).children] == [Gif.kind]
+
+
+@pytest.mark.parametrize("shape", [(1, 400), (48, 64)])
+def test_ranks_that_are_no_nearer_are_not_used(shape):
+    numbers = np.full(shape, 3, np.uint8)
+    assert [child.found.kind for child in opened(gif(numbers, COLOURS)).children] in ([Gif.kind], [])
+    made = png(np.random.default_rng(1).integers(0, 9, (1, 400), np.uint8), COLOURS)
+    assert [child.found.kind for child in opened(made).children] == [Png.kind]
+
+
 def test_ranks_are_stable_and_complete():
     colours = np.array([[9, 9, 9], [0, 0, 0], [9, 9, 9], [255, 0, 0]], np.uint8)
     assert ranks_of(colours)[:5].tolist() == [1, 0, 2, 3, 4]
