@@ -5,11 +5,12 @@ The opcodes are those of Python's module pickletools, of protocols 2 to 5.
 
 import io
 import re
+from dataclasses import dataclass
 
 import numpy as np
 
 from squeeze.codecs.parse.protocol import Found, Wrapper
-from squeeze.codecs.parse.room import Room
+from squeeze.codecs.parse.room import FIELD, MOST_OPENED, Room
 from squeeze.errors import DamagedError, SqueezeError
 from squeeze.system.binary import read_exactly, read_varint, varint
 
@@ -24,7 +25,7 @@ _REMEMBER, _GET, _STOP = {b"q": 1, b"r": 4}, {b"h": 1, b"j": 4}, b"."
 _MEMOIZE = b"\x94"
 _LEAST = 1 << 8  # bytes of a pickle that pays
 _SHARE = 32  # a pickle has a number or reference for at least so many bytes
-_TRIED = 1 << 8  # bytes that a failed attempt is taken to have read
+_PROOF = 2  # times as many fields as reading a pickle: to close it
 
 
 class Pickle(Wrapper):
@@ -39,18 +40,17 @@ class Pickle(Wrapper):
     def open(self, data: bytes, start: int, room: Room) -> Found | None:
         file = io.BytesIO(data)
         file.seek(start)
+        content, counts = bytearray(), _Counts()
         try:
-            content, numbers = _without_numbers(file)
+            _without_numbers(file, content, counts)
         except SqueezeError:
-            room.spend(file.tell() - start + _TRIED)
+            room.spend(file.tell() - start + FIELD * counts.fields)
             return None
         size = file.tell() - start
-        if size < _LEAST or _SHARE * numbers < size or len(content) > room.content:
-            room.spend(size + _TRIED)
-            return None
-        found = np.frombuffer(content, np.uint8)
-        if self.close(found, found[:0], b"").tobytes() != data[start : start + size]:
-            room.spend(2 * size)
+        fits = size >= _LEAST and _SHARE * counts.numbers >= size and len(content) <= room.content
+        found = np.frombuffer(bytes(content), np.uint8)
+        if not fits or self.close(found, found[:0], b"").tobytes() != data[start : start + size]:
+            room.spend(size + (_PROOF if fits else 1) * FIELD * counts.fields)
             return None
         return Found(self.kind, start, size, found)
 
@@ -62,26 +62,39 @@ class Pickle(Wrapper):
         return np.frombuffer(made, np.uint8)
 
 
-def _without_numbers(file: io.BytesIO) -> tuple[bytes, int]:
-    """Return the pickle that a file goes on with, without numbers, and how many numbers and references it has."""
-    out, count, numbers, code = bytearray(), 0, 0, b""
+@dataclass
+class _Counts:
+    """The opcodes that were read, and how many of them are numbers and references."""
+
+    fields: int = 0
+    numbers: int = 0
+
+
+def _without_numbers(file: io.BytesIO, out: bytearray, counts: _Counts) -> None:
+    """Append the pickle that a file goes on with to `out`, without numbers, and count its opcodes.
+
+    Raises:
+        DamagedError: if it is not one.
+    """
+    count, code = 0, b""
     while code != _STOP:
         code = read_exactly(file, 1)
+        counts.fields += 1
         if size := _REMEMBER.get(code, 0):
             if int.from_bytes(read_exactly(file, size), "little") != count:
                 raise _impossible()
             out += b"q"
-            count, numbers = count + 1, numbers + 1
+            count += 1
+            counts.numbers += 1
         elif size := _GET.get(code, 0):
             distance = count - int.from_bytes(read_exactly(file, size), "little")
             if distance <= 0:
                 raise _impossible()
             out += b"h" + varint(distance)
-            numbers += 1
+            counts.numbers += 1
         else:
             out += code + _rest(file, code)
             count += code == _MEMOIZE
-    return bytes(out), numbers
 
 
 def _with_numbers(file: io.BytesIO) -> bytes:
@@ -99,6 +112,8 @@ def _with_numbers(file: io.BytesIO) -> bytes:
         else:
             out += code + _rest(file, code)
             count += code == _MEMOIZE
+        if len(out) > MOST_OPENED:
+            raise _impossible()
     return bytes(out)
 
 

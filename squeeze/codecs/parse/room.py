@@ -5,12 +5,13 @@ The content that is opened takes memory, and attempts that open nothing take tim
 
 from dataclasses import dataclass
 
-__all__ = ["MOST_OPENED", "STEP", "Room", "most_opened"]
+__all__ = ["FIELD", "MOST_OPENED", "STEP", "Room", "most_opened"]
 
 MOST_OPENED = 1 << 26  # bytes of a block's content with its wrappers opened
 _LEAST_OPENED, _MOST_RATIO = 1 << 22, 64  # bytes of content that may be opened in any data, and for each of its bytes
 _FREE, _SHARE = 1 << 26, 64  # bytes that may be read in vain in any data, and for each of its bytes
 _LEAST = 1 << 10  # bytes that an attempt counts as at least
+FIELD = 1 << 6  # bytes that each field of a walk in vain counts as, of files whose fields have a few bytes
 STEP = 1 << 9  # bytes that reading one field or block in Python counts as, whatever comes of it
 
 

@@ -58,7 +58,8 @@ WRAPPERS: tuple[Wrapper, ...] = (
 _DEEPEST = 4  # wrappers in wrappers
 _LEAST = 48  # bytes of a wrapper that is opened
 _MOST_WRAPPERS = 1 << 20  # of a block
-_WITH_HEADERS = (Program.kind, Pyc.kind, Pickle.kind)  # whose contents begin with the header that they have themselves
+# Kinds whose contents begin with the header that they have themselves.
+_WITH_HEADERS = (Program.kind, Pyc.kind, JavaClass.kind, Pickle.kind)
 _TRIAL = 8  # times as long as reading content: to find out that it does not pay
 
 

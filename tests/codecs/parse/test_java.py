@@ -10,7 +10,7 @@ import pytest
 from squeeze.codecs.parse import tree
 from squeeze.codecs.parse.java import parts, streams
 from squeeze.codecs.parse.java.wrapper import JavaClass
-from squeeze.codecs.parse.room import Room
+from squeeze.codecs.parse.room import FIELD, Room
 from squeeze.errors import SqueezeError
 from tests.makers import classes
 from tests.references import naive_class
@@ -40,7 +40,7 @@ def test_class_files_become_streams():
 
 
 def test_references_and_lines_become_differences():
-    found, end = streams.split(classes.class_file(methods=2), 0)
+    found, end = streams.split(classes.class_file(methods=2), 0, Room.of(0))
     assert end == len(classes.class_file(methods=2))
     assert found.code == b"\x2a\xb7\0\1\xb1" * 2
     rows = np.frombuffer(found.lines, ">u2").reshape(-1, 2).tolist()
@@ -91,16 +91,34 @@ def test_a_part_of_another_length_than_it_says_is_not_a_class_file():
     ],
 )
 def test_refuses_impossible_streams(change):
-    found, _ = streams.split(classes.class_file(), 0)
+    found, _ = streams.split(classes.class_file(), 0, Room.of(0))
     with pytest.raises(SqueezeError):
         streams.join(found._replace(**change))
+
+
+def test_long_attempts_in_vain_are_counted():
+    """Every header is among the constants of those before it: all have the same thousands of constants behind them."""
+    data = (b"\x05\xca\xfe\xba\xbe\0\0\0\x34" + b"\x14\xff\x0f\x07\0\0") * 2_000
+    room = Room(1 << 20)
+    assert JavaClass().open(data, 1, room) is None
+    assert Room(0).attempts - room.attempts > FIELD * 5_000
+    room, big = Room(100), classes.class_file(methods=300)
+    assert JavaClass().open(big, 0, room) is None and Room(0).attempts - room.attempts > len(big)
+
+
+def test_streams_are_no_class_file_themselves(monkeypatch):
+    tried = list[int]()
+    opens = JavaClass.open
+    monkeypatch.setattr(JavaClass, "open", lambda self, data, *rest: tried.append(len(data)) or opens(self, data, *rest))
+    data = classes.class_file()
+    assert len(opened(data)) == 1 and tried == [len(data)]
 
 
 def test_attributes_in_attributes_end():
     nested = b"\0\1\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0" * 9
     data = b"\xca\xfe\xba\xbe\0\0\0\x34\0\2\1\0\4Code" + bytes(12) + nested
     with pytest.raises(SqueezeError, match="class file are impossible"):
-        streams.split(data, 0)
+        streams.split(data, 0, Room.of(0))
     assert str(parts.impossible()).endswith("the file is damaged")
 
 

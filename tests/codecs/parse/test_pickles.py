@@ -7,9 +7,9 @@ import pickle
 import numpy as np
 import pytest
 
-from squeeze.codecs.parse import tree
+from squeeze.codecs.parse import pickles, tree
 from squeeze.codecs.parse.pickles import Pickle
-from squeeze.codecs.parse.room import Room
+from squeeze.codecs.parse.room import FIELD, Room
 from squeeze.errors import SqueezeError
 from tests.references import naive_pickle
 
@@ -47,6 +47,21 @@ def test_numbers_that_do_not_count_up_stay():
 @pytest.mark.parametrize("cut", range(2, 900, 31))
 def test_a_pickle_that_ends_early_stays_what_it_is(cut):
     assert opened(pickle.dumps(VALUES, 2)[:cut]) == []
+
+
+def test_long_attempts_in_vain_are_counted():
+    for data in (b"\x80\2]" + b"N" * 5_000, b"\x80\2]" + b"N" * 5_000 + b"."):
+        room = Room(1 << 20)
+        assert Pickle().open(data, 0, room) is None
+        assert Room(0).attempts - room.attempts > FIELD * 5_000
+
+
+def test_numbers_that_make_a_pickle_too_large_are_refused(monkeypatch):
+    content = np.frombuffer(b"q" * 300 + b".", np.uint8)
+    assert Pickle().close(content, NOTHING, b"").size == 256 * 2 + 44 * 5 + 1
+    monkeypatch.setattr(pickles, "MOST_OPENED", 700)
+    with pytest.raises(SqueezeError, match="opcodes of a pickle are impossible"):
+        Pickle().close(content, NOTHING, b"")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from squeeze.codecs.parse import tree
 from squeeze.codecs.parse.pyc import places, streams
 from squeeze.codecs.parse.pyc.objects import HEADER
 from squeeze.codecs.parse.pyc.wrapper import Pyc
-from squeeze.codecs.parse.room import Room
+from squeeze.codecs.parse.room import FIELD, Room
 from squeeze.errors import DamagedError
 from tests.makers import byte_code
 from tests.references import naive_pyc
@@ -67,17 +67,17 @@ def test_all_objects_are_known():
     every = (*values, list(values), set(values[:3]), frozenset(values[4:6]), {1: values, "k": [None]}, (1,) * 300, ())
     for version in (2, 3, 4):  # those before write floats as text
         data = byte_code.header(3495) + marshal.dumps(every, version)
-        found, end = streams.split(data, 0)
+        found, end = streams.split(data, 0, Room.of(0))
         assert end == len(data) and streams.join(found) == data
 
 
 def test_caches_follow_from_their_opcodes():
     code = bytes([151, 0, 116, 1, 0, 0, 0, 0, 83, 0, 116, 2, 0, 0, 0, 0, 0, 0, 83, 9])
     data = byte_code.with_code(code)
-    found, _ = streams.split(data, 0)
+    found, _ = streams.split(data, 0, Room.of(0))
     assert found.caches == {116: 2} and found.code == bytes([151, 0, 116, 1, 83, 0, 116, 2, 0, 0, 83, 9])
     assert streams.join(found) == data
-    assert streams.split(byte_code.with_code(code + b"\1"), 0)[0].caches == {}
+    assert streams.split(byte_code.with_code(code + b"\1"), 0, Room.of(0))[0].caches == {}
 
 
 @pytest.mark.parametrize("module", [tarfile, base64, io])
@@ -131,6 +131,29 @@ def test_what_is_no_file_of_byte_code_stays_what_it_is(place):
 def test_refuses_impossible_streams(change):
     with pytest.raises(DamagedError):
         streams.join(streams.Streams(b"", b"", b"", b"", b"", {})._replace(**change))
+
+
+def test_long_attempts_in_vain_are_counted():
+    room, data = Room(1 << 20), byte_code.header(3495) + b"c" + bytes(20) + b"(\xff\xff\xff\x7f" + b"N" * 5_000
+    assert Pyc().open(data, 0, room) is None
+    assert Room(0).attempts - room.attempts > FIELD * 5_000
+    room, module = Room(100), byte_code.of_module(tarfile)
+    assert Pyc().open(module, 0, room) is None and Room(0).attempts - room.attempts > len(module)
+
+
+def test_a_number_in_places_that_no_line_has_leaves_the_table_closed():
+    """Numbers of any length would take time in proportion to the square of the table."""
+    assert places.to_rows(bytes([0xF0, *[0x7F] * 4, 1, 0, 1, 1]))
+    assert places.to_rows(bytes([0xF0, *[0x7F] * 400_000, 1, 0, 1, 1])) is None
+
+
+def test_caches_that_make_code_too_large_are_refused(monkeypatch):
+    data = byte_code.with_code((bytes([1, 0]) + bytes(30)) * 10)
+    found, _ = streams.split(data, 0, Room.of(0))
+    assert found.caches == {1: 15} and streams.join(found) == data
+    monkeypatch.setattr(streams, "MOST_OPENED", 319)
+    with pytest.raises(DamagedError, match="streams of a file of byte code"):
+        streams.join(found)
 
 
 @pytest.mark.parametrize("extra", [b"", b"\x10\0\0", b"\x7f\0\0\0", b"\x10\0\0\0\1"])

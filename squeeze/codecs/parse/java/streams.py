@@ -8,6 +8,8 @@ import io
 from typing import NamedTuple
 
 from squeeze.codecs.parse.java.parts import CODE, TEXT, impossible, walk
+from squeeze.codecs.parse.room import FIELD, Room
+from squeeze.errors import DamagedError
 from squeeze.system.binary import read_exactly
 
 __all__ = ["Streams", "join", "split"]
@@ -34,14 +36,18 @@ class Streams(NamedTuple):
     texts: bytes
 
 
-def split(raw: bytes, start: int) -> tuple[Streams, int]:
+def split(raw: bytes, start: int, room: Room) -> tuple[Streams, int]:
     """Return the streams of the class file at a place of data, and its end.
 
     Raises:
-        DamagedError: if there is not one.
+        DamagedError: if there is not one, which is counted.
     """
     port = _Splitting(raw, start)
-    walk(port)
+    try:
+        walk(port)
+    except DamagedError:
+        room.spend(port.at - start + FIELD * port.fields)
+        raise
     return Streams(*map(bytes, (port.rest, port.constants, port.table, port.code, port.texts))), port.at
 
 
@@ -62,11 +68,12 @@ class _Splitting:
     """Moves parts from data to streams."""
 
     def __init__(self, raw: bytes, start: int):
-        self._raw, self.at, self._line = raw, start, 0
+        self._raw, self.at, self.fields, self._line = raw, start, 0, 0
         self.rest, self.constants, self.table = bytearray(), bytearray(), bytearray()
         self.code, self.texts = bytearray(), bytearray()
 
     def _take(self, size: int) -> bytes:
+        self.fields += 1
         if self.at + size > len(self._raw):
             raise impossible()
         self.at += size

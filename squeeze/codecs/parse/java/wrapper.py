@@ -17,7 +17,7 @@ __all__ = ["JavaClass"]
 
 _NAMES = ("tables", "constants", "line numbers", "instructions", "texts")
 _LEAST = 1 << 8  # bytes of a file that pays
-_TRIED = 1 << 12  # bytes that a failed attempt is taken to have read
+_PROOF = 16  # times as long as reading a file: to take it apart and to close it
 
 
 class JavaClass(Wrapper):
@@ -31,15 +31,14 @@ class JavaClass(Wrapper):
 
     def open(self, data: bytes, start: int, room: Room) -> Found | None:
         try:
-            streams, end = split(data, start)
-            extra = b"".join(varint(len(stream)) for stream in streams[:-1])
-            content = np.frombuffer(b"".join(streams), np.uint8)
-            if end - start < _LEAST or content.size > room.content:
-                return None
-            if self.close(content, content[:0], extra).tobytes() != data[start:end]:
-                return None
+            streams, end = split(data, start, room)
         except SqueezeError:
-            room.spend(_TRIED)
+            return None
+        extra = b"".join(varint(len(stream)) for stream in streams[:-1])
+        content = np.frombuffer(b"".join(streams), np.uint8)
+        fits = end - start >= _LEAST and content.size <= room.content
+        if not fits or self.close(content, content[:0], extra).tobytes() != data[start:end]:
+            room.spend(_PROOF * (end - start))
             return None
         texts = content.size - len(streams.texts)
         code = texts - len(streams.code)

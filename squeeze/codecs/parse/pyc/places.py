@@ -14,6 +14,7 @@ __all__ = ["ROW", "read_rows", "to_rows", "to_table"]
 
 ROW = 4  # bytes
 _MARK, _MORE, _GROUP = 128, 64, 6  # of an entry; of a number that goes on, and its bits in a byte
+_LONGEST = 30  # bits of a number, at most
 _SHORT, _ONE_LINE, _NO_COLUMNS, _LONG, _NOTHING = 10, 10, 13, 14, 15  # forms: those below 10 have columns below 80
 _NONE, _LINE_ONLY, _LINES, _FAR = 8, 16, 32, 64  # flags: no place, no columns, several lines, a large difference
 _MOST = 256  # columns that a row has
@@ -104,9 +105,15 @@ def _shorter(number: int) -> int:
 
 
 def _read(table: bytes, at: int) -> tuple[int, int]:
-    """Return a number of groups of bits, the lowest first, and the place after it."""
+    """Return a number of groups of bits, the lowest first, and the place after it.
+
+    Raises:
+        IndexError: if the table ends before, or no line has such a number.
+    """
     number = shift = 0
     while table[at] & _MORE:
+        if shift >= _LONGEST:
+            raise IndexError
         number |= (table[at] & (_MORE - 1)) << shift
         at, shift = at + 1, shift + _GROUP
     return number | (table[at] & (_MORE - 1)) << shift, at + 1

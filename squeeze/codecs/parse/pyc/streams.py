@@ -11,6 +11,7 @@ import numpy as np
 
 from squeeze.codecs.parse.pyc.objects import CODE, HEADER, KINDS, LINES, PLACES, STRINGS, walk
 from squeeze.codecs.parse.pyc.places import ROW, read_rows, to_rows, to_table
+from squeeze.codecs.parse.room import FIELD, MOST_OPENED, Room
 from squeeze.errors import DamagedError
 from squeeze.system.binary import read_exactly, read_varint, varint
 
@@ -41,14 +42,18 @@ class Streams(NamedTuple):
     caches: dict[int, int]
 
 
-def split(raw: bytes, start: int) -> tuple[Streams, int]:
+def split(raw: bytes, start: int, room: Room) -> tuple[Streams, int]:
     """Return the streams of the file of byte code at a place of data, and its end.
 
     Raises:
-        DamagedError: if there is not a file that this walk knows.
+        DamagedError: if there is not a file that this walk knows, which is counted.
     """
     port = _Splitting(raw, start)
-    walk(port, int.from_bytes(raw[start : start + 2], "little"))
+    try:
+        walk(port, int.from_bytes(raw[start : start + 2], "little"))
+    except DamagedError:
+        room.spend(port.at - start + FIELD * port.fields)
+        raise
     code, caches = _without_caches(b"".join(port.code))
     parts = bytes(port.objects), bytes(port.lines), bytes(port.places), code, bytes(port.texts)
     return Streams(*parts, caches), port.at
@@ -90,11 +95,14 @@ def _with_caches(code: bytes, caches: dict[int, int]) -> bytes:
         return code
     if len(code) % 2 or max(caches.values()) > _MOST_CACHES:
         raise _impossible()
-    words, behind = np.frombuffer(code, "<u2"), np.zeros(256, np.int64)
+    words, behind = np.frombuffer(code, "<u2"), np.zeros(256, np.uint8)
     behind[list(caches)] = list(caches.values())
-    ends = np.cumsum(behind[words & 255] + 1)
-    out = np.zeros(int(ends[-1]) if ends.size else 0, "<u2")
-    out[ends - behind[words & 255] - 1] = words
+    counts = behind[words & 255]
+    size = words.size + int(counts.sum(dtype=np.int64))
+    if words.itemsize * size > MOST_OPENED:
+        raise _impossible()
+    out = np.zeros(size, "<u2")
+    out[np.cumsum(counts + np.int64(1)) - counts - 1] = words
     return out.tobytes()
 
 
@@ -106,12 +114,13 @@ class _Splitting:
     """Moves objects from data to streams."""
 
     def __init__(self, raw: bytes, start: int):
-        self._raw, self.at, self._line = raw, start, 0
+        self._raw, self.at, self.fields, self._line = raw, start, 0, 0
         self.objects, self.lines, self.places, self.texts = bytearray(), bytearray(), bytearray(), bytearray()
         self.code = list[bytes]()
         self.raw(HEADER)
 
     def _take(self, count: int) -> bytes:
+        self.fields += 1
         if self.at + count > len(self._raw):
             raise _impossible()
         self.at += count
@@ -161,7 +170,10 @@ class _Splitting:
 
     def bytes(self, what: int) -> None:
         taken = self._take(self._length())
-        made = to_rows(taken) if what == PLACES else None
+        made = None
+        if what == PLACES:
+            self.fields += len(taken)
+            made = to_rows(taken)
         if made:
             self.objects += varint(2 * (len(made[0]) // ROW) + 1)
             self.places += made[0]

@@ -20,7 +20,7 @@ __all__ = ["Pyc"]
 _NAMES = ("objects", "lines and exceptions", "places in the source", "instructions", "texts")
 _HIGH = b"\x0d\x0e"  # high bytes of the numbers that files begin with
 _LEAST = 1 << 9  # bytes of a file that pays
-_TRIED = 1 << 12  # bytes that a failed attempt is taken to have read
+_PROOF = 16  # times as long as reading a file: to take it apart and to close it
 
 
 class Pyc(Wrapper):
@@ -39,15 +39,14 @@ class Pyc(Wrapper):
 
     def open(self, data: bytes, start: int, room: Room) -> Found | None:
         try:
-            streams, end = split(data, start)
-            extra = _extra(streams)
-            content = np.frombuffer(b"".join(streams[:5]), np.uint8)
-            if end - start < _LEAST or content.size > room.content:
-                return None
-            if self.close(content, content[:0], extra).tobytes() != data[start:end]:
-                return None
+            streams, end = split(data, start, room)
         except SqueezeError:
-            room.spend(_TRIED)
+            return None
+        extra = _extra(streams)
+        content = np.frombuffer(b"".join(streams[:5]), np.uint8)
+        fits = end - start >= _LEAST and content.size <= room.content
+        if not fits or self.close(content, content[:0], extra).tobytes() != data[start:end]:
+            room.spend(_PROOF * (end - start))
             return None
         texts = content.size - len(streams.texts)
         code = texts - len(streams.code)

@@ -24,7 +24,8 @@ IS_SAME = 0
 SHRINKS = IS_SAME + 16
 NUMBER = SHRINKS + 2
 ENTRIES = NUMBER + 3 * 32
-_ROOM = 4 * arithmetic.SPARE
+_MOST_TOKEN = 320  # bytes of one: three numbers of 33 choices with up to 22 bits, and 31 digits, are at most 284
+_ROOM = 2 * _MOST_TOKEN
 _TOKEN_OVERHEAD, _MATCH_OVERHEAD = 8, 6  # bytes that LZ4 wants to have left behind literals, and behind a distance
 
 
@@ -124,6 +125,13 @@ def _written(size, literals, length, most):
     return size + (0 if rest < 15 else 1 + (rest - 15) // 255)
 
 
+@inline
+def _is_over(x, decoding):
+    """Return whether the coded bytes are used up, or another token may not fit."""
+    spare = arithmetic.SPARE if decoding else -_MOST_TOKEN
+    return np.int64(x.coder[arithmetic.POSITION]) > x.coded.size + spare
+
+
 @part
 def _code_part(x, row, k, begin, end, direction):
     """Code the tokens of a part from token k on. Return the number of wrong predictions, or -1."""
@@ -139,7 +147,7 @@ def _code_part(x, row, k, begin, end, direction):
         literals, length, offset = predict(x.matcher, p, begin, end)
         if not stored:  # a stored part has no tokens, but its encoder has tried them
             same = _code_token(x, k, p, (literals, length, offset), end, direction)
-            if same < 0 or (direction != COUNT and arithmetic.is_over(x.coder, x.coded, direction == DECODE)):
+            if same < 0 or (direction != COUNT and _is_over(x, direction == DECODE)):
                 return np.int64(-1)
             literals, length = np.int64(t.literals[k]), np.int64(t.lengths[k])
             wrong += 1 - same

@@ -48,6 +48,7 @@ class ParquetPage(Wrapper):
     is_certain = True
 
     def open(self, data: bytes, start: int, room: Room) -> Found | None:
+        before = room.attempts
         page = _page_at(data, start, room)
         if page is None or not page.size:
             room.spend(0)
@@ -55,6 +56,7 @@ class ParquetPage(Wrapper):
         coded = np.frombuffer(data, np.uint8)[page.begin : page.end]
         for skipped, opens in ((0, open_snappy), (_hadoop_header(data, page), open_lz4)):
             if found := opens(coded[skipped:], page.size, room):
+                room.attempts = before  # not in vain
                 return Found(self.kind, page.begin + skipped, coded.size - skipped, found[0], None, found[1])
         return None
 
