@@ -107,9 +107,8 @@ def test_long_attempts_in_vain_are_counted():
 
 
 def test_streams_are_no_class_file_themselves(monkeypatch):
-    tried = list[int]()
-    opens = JavaClass.open
-    monkeypatch.setattr(JavaClass, "open", lambda self, data, *rest: tried.append(len(data)) or opens(self, data, *rest))
+    tried, opens = list[int](), JavaClass.open
+    monkeypatch.setattr(JavaClass, "open", lambda self, data, *at: tried.append(len(data)) or opens(self, data, *at))
     data = classes.class_file()
     assert len(opened(data)) == 1 and tried == [len(data)]
 
