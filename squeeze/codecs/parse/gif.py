@@ -152,9 +152,9 @@ class RankedGif(Gif):
 
 
 def _palette_of(data: bytes, start: int) -> tuple[int, int]:
-    """Return where the colours of the image whose descriptor is at `start` begin and end, which is before its data.
+    """Return where the colours of the image whose descriptor is at `start` begin and end.
 
-    Both are 0 if there are none, or they are far away.
+    Both are 0 if the image has no colours, or they are far away or in its data.
     """
     place = start + _DESCRIPTOR
     size = _colours(data[start + 9 : start + 10])

@@ -93,7 +93,7 @@ def test_a_palette_in_a_wrapper_is_not_used():
 
 
 def test_a_comment_like_a_header_right_before_an_image_is_no_palette():
-    """The palette would be in the image itself: the low byte of its width says so, where a header has flags."""
+    # The palette would be in the image itself: where a header has flags, there is the low byte of its width.
     chance = np.random.default_rng(3)
     grey = np.add.outer(np.arange(60), np.arange(130)) // 9 % 3
     for _ in range(20):

@@ -104,7 +104,7 @@ def test_pages_of_parquet_are_opened(encoder):
 
 
 def test_headers_of_pages_that_are_opened_count_for_nothing():
-    """A file of many small pages would else use up what may be tried in vain."""
+    # A file of many small pages would else use up what may be tried in vain.
     room = Room(1 << 20)
     assert ParquetPage().open(quick.page(TINY, quick.block(TINY, 2)), 0, room)
     assert room.attempts == Room(0).attempts
