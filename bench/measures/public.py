@@ -208,9 +208,9 @@ def series(rows: Sequence[Row]) -> list[Series]:
 
 # Places of the names that would otherwise run into each other or over the line.
 _OFFSETS = (
-    *(("-1", (7, 2)), ("-2", (7, -5)), ("-3", (2, -13)), ("-4", (-6, 6)), ("-5", (7, -9)), ("-6", (0, 8))),
+    *(("-1", (7, 2)), ("-2", (0, -14)), ("-3", (4, -13)), ("-4", (-6, 6)), ("-5", (7, -9)), ("-6", (0, 8))),
     *(("-7", (7, -9)), ("-8", (0, 8)), ("-9", (-7, -9)), ("zpaq -m5", (-7, 5)), ("bzip2 -9", (-7, 5))),
-    *(("zstd -19 long", (-7, 5)), ("xz -9e", (0, -13))),
+    *(("zstd -19 long", (-7, 5)), ("xz -9e", (7, -4))),
 )
 MEASURE = Measure(
     rows,
