@@ -66,7 +66,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise FormatError(f"{folder}: not a model's folder: {why_missing(folder, CONFIG)}")
     config = read_object(path)
     try:
-        check_config({} if is_diffusion(config) else config)  # whose numbers diffusion.py checks
+        of_diffusers = is_diffusion(config)  # whose numbers diffusion.py checks
+        check_config({key: config[key] for key in _TABLES if key in config} if of_diffusers else config)
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from None
     if described := config.get("quantization_config"):

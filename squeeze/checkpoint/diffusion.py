@@ -59,7 +59,8 @@ class DiffusionConfig:
         diffusers.utils.logging.set_verbosity_error()
         diffusers.utils.logging.disable_progress_bar()
         kind = getattr(diffusers, name, None) if name.isidentifier() else None
-        if not isinstance(kind, type) or not issubclass(kind, diffusers.ModelMixin):
+        is_model = isinstance(kind, type) and issubclass(kind, diffusers.ModelMixin)
+        if not is_model or not hasattr(kind, "from_config"):
             raise ModelError(f"{folder}: diffusers {diffusers.__version__} has no model {printable(repr(name))}")
         _check(folder, document)
         return cls(kind, document, str(folder))

@@ -1,7 +1,7 @@
 """Calibration inputs: sequences of tokens, or samples of named tensors as a model's forward takes them."""
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,7 @@ class Samples:
         collected: list[Mapping[str, torch.Tensor]] = []
         for sample in samples:
             named = dict(flat(sample))
+            _check_names(named)
             if collected and _shape_of(named) != _shape_of(collected[0]):
                 raise SqueezeError(
                     f"expected samples of one shape, got {_shown(collected[0])} and {_shown(named)}: "
@@ -63,15 +64,36 @@ class Samples:
 
 
 def flat(values: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors and numbers among arguments, those in tables and tuples too, by their names in a sample."""
+    """Yield the tensors and numbers among arguments, those in tables and tuples too, by their names in a sample.
+
+    Raises SqueezeError if a tuple also has other values.
+    """
     for key, value in values.items():
         name = f"{outer}{key}"
         if isinstance(value, Mapping):
             yield from flat(value, f"{name}.")
         elif isinstance(value, tuple | list) and (outer or any(map(_is_part, value))):
+            if any(one is None or isinstance(one, bool | str) for one in value):
+                raise SqueezeError(f"{printable(name)}: expected tensors and numbers, got a tuple with other values")
             yield from flat({str(number): one for number, one in enumerate(value)}, f"{name}.")
         elif value is not None and not isinstance(value, bool | str):
             yield name, torch.as_tensor(value)
+
+
+def _check_names(names: Collection[str]) -> None:
+    """Raise SqueezeError if an argument is a tensor and a table, or a part of a tuple is missing."""
+    parts: dict[str, set[str]] = {}
+    for name in names:
+        outer, dot, last = name.rpartition(".")
+        while dot:
+            parts.setdefault(outer, set()).add(last)
+            outer, dot, last = outer.rpartition(".")
+    for outer, keys in parts.items():
+        if outer in names:
+            raise SqueezeError(f"expected one value of {printable(repr(outer))}, got a tensor and parts of it")
+        missing = {str(number) for number in range(len(keys))} - keys
+        if missing and all(map(str.isdecimal, keys)):
+            raise SqueezeError(f"expected all parts of {printable(repr(outer))}, got none named {outer}.{min(missing)}")
 
 
 def _is_part(value: Any) -> bool:
@@ -104,10 +126,19 @@ def first_of(inputs: Inputs, tokens: int) -> Inputs:
     return inputs[: max(tokens // max(first[IDS].numel() if IDS in first else _TOKENS, 1), 1)]
 
 
-def only_tokens(inputs: Inputs, what: str) -> torch.Tensor:
-    """Return inputs that are tokens [N, L]. Raises SqueezeError for samples, which `what` cannot be done with."""
+def only_tokens(inputs: Inputs, what: str, advice: str) -> torch.Tensor:
+    """Return inputs that are tokens [N, L].
+
+    Args:
+        inputs: Tokens, or samples.
+        what: What only tokens can be used for.
+        advice: What to do with samples in its place.
+
+    Raises:
+        SqueezeError: The inputs are samples.
+    """
     if isinstance(inputs, Samples):
-        raise SqueezeError(f"{what} needs the loss of a causal language model, and tokens as calibration, got samples")
+        raise SqueezeError(f"{what} needs the loss of a causal language model, got samples that are not text: {advice}")
     return inputs
 
 
@@ -160,7 +191,7 @@ def _joined(value: Any) -> Any:
     inner = {key: _joined(one) for key, one in value.items()}
     if not all(key.isdecimal() for key in inner):
         return inner
-    parts = list(inner.values())
+    parts = [inner[key] for key in sorted(inner, key=int)]
     return parts if any(isinstance(part, tuple | list) for part in parts) else tuple(parts)
 
 

@@ -231,7 +231,7 @@ def recorded(model: nn.Module, run: Callable[[], object], most: int = 64) -> Sam
     def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         names = [name for name in parameters_of(model) if name != "self"]  # the first is the module's own
         given = {**dict(zip(names, args, strict=False)), **kwargs}
-        calls.append(dict(flat(given)))
+        calls.append({name: value.detach().to("cpu", copy=True) for name, value in flat(given)})
 
     handle = model.register_forward_pre_hook(note, with_kwargs=True)
     try:

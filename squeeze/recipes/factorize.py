@@ -246,7 +246,7 @@ def _edits(run: Run, task: Task, checkpoint: Checkpoint, tokens: torch.Tensor) -
         entries=settings.outliers,
         ignore=run.common.all_ignored,
     )
-    tokens = only_tokens(tokens, "a plan")
+    tokens = only_tokens(tokens, "a plan", "use one `method` for all matrices, such as whitened")
     sequences = tokens[: max(1, _CURVATURE_TOKENS // tokens.shape[1])]
     return make_plan(checkpoint, sequences, plan_config, seed=run.common.seed, device=run.device, progress=run.progress)
 

@@ -64,3 +64,23 @@ def test_a_digest_tells_samples_apart():
     same, other = _samples(1, 2), _samples(1, 3)
     assert digest(same) == digest(_samples(1, 2)) != digest(other)
     assert digest(torch.tensor([[1]])) != digest(torch.tensor([[2]])) and digest(None) is None
+
+
+def test_parts_of_a_tuple_have_their_order_whatever_that_of_the_file():
+    named = {f"x.{number}": torch.full((2,), number) for number in (10, 1, 0, *range(2, 10))}
+    assert [int(part[0]) for part in arguments(Open(), Samples.of([named]).samples[0], "cpu")["x"]] == list(range(11))
+
+
+@pytest.mark.parametrize(
+    ("sample", "message"),
+    [
+        ({"x.0": 1.0, "x.2": 2.0}, "expected all parts of 'x', got none named x.1"),
+        ({"x.y.1": 1.0}, "expected all parts of 'x.y', got none named x.y.0"),
+        ({"x": 1.0, "x.y": 2.0}, "expected one value of 'x', got a tensor and parts of it"),
+        ({"x": (torch.ones(1), None)}, "x: expected tensors and numbers, got a tuple with other values"),
+        ({"x": [(1, True)]}, "x.0: expected tensors and numbers, got a tuple with other values"),
+    ],
+)
+def test_tuples_with_gaps_are_refused(sample, message):
+    with pytest.raises(SqueezeError, match=message):
+        Samples.of([sample])

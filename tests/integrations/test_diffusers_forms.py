@@ -116,6 +116,15 @@ def test_a_pipeline_records_its_calibration_and_takes_the_result():
     assert 0 < np.abs(images[0] - images[1]).max() < 0.3
 
 
+def test_recorded_inputs_stay_when_a_model_changes_them():
+    class Model(torch.nn.Module):
+        def forward(self, sample):
+            return sample.mul_(0)
+
+    found = recorded(model := Model(), lambda: model(torch.ones(1, 2)))
+    assert found.samples[0]["sample"].tolist() == [[1.0, 1.0]]
+
+
 def test_samples_of_two_images():
     """Check samples as a pipeline with guidance gives them: one with a prompt and one without, together."""
     zoo_diffusion.write(Path("model"), DIT)
@@ -156,6 +165,10 @@ def test_arrays_are_inputs_of_eval_too():
     [
         ({"_class_name": "NoSuchModel"}, "has no model 'NoSuchModel'"),
         ({"_class_name": "DDPMScheduler"}, "has no model 'DDPMScheduler'"),
+        ({"_class_name": "ModelMixin"}, "has no model 'ModelMixin'"),
+        ({"_class_name": "../model"}, r"has no model '\.\./model'"),
+        ({"_class_name": "__class__"}, "has no model '__class__'"),
+        ({"quantization_config": "squeeze"}, "quantization_config: 'squeeze' is not a table"),
         ({"num_layers": 5000}, "describes 5000 layers"),
         ({"sample_size": 1 << 20}, "sample_size must be at most 4096, got 1048576"),
         ({"num_layers": 3}, "describes a model of"),

@@ -151,7 +151,7 @@ def by_budget(
 
     apart = settings.format in (DENSE, _OWN)
     units = {name: name if apart or not is_expert(name) else _layer(name) for name in names}
-    tokens = only_tokens(tokens, "a choice of bits within a size")
+    tokens = only_tokens(tokens, "a choice of bits within a size", "set `bits`")
     sample = tokens[: max(FISHER_TOKENS // tokens.shape[1], 1)]
     selected, _ = allocate(network, sample, units, rounded, budget)
     methods = {network.stored_name(name): method.replaced(bits=selected[unit]) for name, unit in units.items()}
