@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["DiffusionConfig", "is_diffusion"]
 
 _CLASS = "_class_name"
-_MOST, _MOST_LAYERS, _MOST_SIDE = 1 << 24, 1 << 10, 1 << 12
-_SIDES = ("sample_size", "pos_embed_max_size", "num_positions")  # tables of their squares are computed
+_MOST, _MOST_LAYERS, _MOST_SIDE = 1 << 24, 1 << 10, 1 << 10
+_SIDES = (  # tables of their squares or products are computed
+    *("sample_size", "pos_embed_max_size", "num_positions"),
+    *("sample_height", "sample_width", "sample_frames", "video_length", "max_text_seq_length"),
+)
 _OURS = ("quantization_config", "compression_config")
 
 

@@ -170,7 +170,9 @@ def test_arrays_are_inputs_of_eval_too():
         ({"_class_name": "__class__"}, "has no model '__class__'"),
         ({"quantization_config": "squeeze"}, "quantization_config: 'squeeze' is not a table"),
         ({"num_layers": 5000}, "describes 5000 layers"),
-        ({"sample_size": 1 << 20}, "sample_size must be at most 4096, got 1048576"),
+        ({"sample_size": 1025}, "sample_size must be at most 1024, got 1025"),
+        ({"sample_size": [64, 1 << 20]}, "sample_size must be at most 1024, got 1048576"),
+        ({"sample_width": 1 << 20}, "sample_width must be at most 1024, got 1048576"),
         ({"num_layers": 3}, "describes a model of"),
     ],
 )
