@@ -86,7 +86,7 @@ class Checkpoint:
         if not folder.exists():
             raise FormatError(f"{folder}: {absent(folder)}")
         if not folder.is_dir():
-            raise FormatError(f"{folder}: not a folder of a model; `squeeze import` makes one of a GGUF file")
+            raise FormatError(f"{folder}: not a model folder; `squeeze import` converts a GGUF file to one")
         config = read_config(folder)
         by_path: dict[Path, tensorfile.TensorFile] = {}
         for path in weight_files(folder):

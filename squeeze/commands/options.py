@@ -194,7 +194,7 @@ dictionary = in_section(
         "--dictionary",
         type=PlaceOrName(BUILT_IN),
         metavar="FILE|NAME",
-        help="A file of `squeeze train`, auto, none, or text (-5 and -6 only); default: auto",
+        help="File of `squeeze train`, or auto, none or text (levels 1 to 6); default: auto",
     ),
 )
 

@@ -27,7 +27,7 @@ from squeeze.system.machine import resident_memory
 
 __all__ = ["Tick", "bar", "is_shown", "steps"]
 
-_KEPT = "finished work is kept: the same command with --resume continues."
+_KEPT = "finished work is kept: repeat the command to resume."
 _FIRST, _EVERY = 10.0, 1.0  # seconds before the first line, and between lines
 
 

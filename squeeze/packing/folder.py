@@ -119,7 +119,7 @@ def files_to_take(source: Path) -> list[str]:
         for path in found:
             if path.name.endswith(CODED) and path.is_symlink():
                 raise FormatError(f"{path}: {dangling(path)}")
-        raise FormatError(f"{source}: a folder without files of safetensors or torch")
+        raise FormatError(f"{source}: no safetensors or PyTorch file in this folder")
     for name in names:
         if name.endswith(INDEX):
             _check_index(source, name)

@@ -225,7 +225,7 @@ def make(name: str, bits: int, symmetric: bool, clip: bool) -> Quantizer:
             raise SqueezeError("the grid `whole` has no zero points: leave out `asymmetric`")
         return Integer(bits, symmetric, clip) if name == "integer" else PerTensor(bits)
     if name not in CODEBOOKS:
-        raise SqueezeError(f"unknown grid {name!r}: choose from {', '.join(['integer', 'whole', *CODEBOOKS])}")
+        raise SqueezeError(f"unknown grid {name!r}: choose from {', '.join(['integer', 'whole', *CODEBOOKS, 'fp8'])}")
     return CODEBOOKS[name]
 
 

@@ -26,7 +26,7 @@ class GridOptions:
     symmetric: bool = option(True, "Symmetric grid, without zero points", off="--asymmetric")
     grid: str = option(
         "integer",
-        "Grid: integer, whole (one scale), nf4(-nested, -fp8), mxfp4, nvfp4, fp6-e3m2, fp6-e2m3, fp8, ternary(-planes)",
+        "Grid: integer, whole, nf4[-nested|-fp8], mxfp4, nvfp4, fp6-e3m2, fp6-e2m3, fp8, ternary[-planes]",
     )
     clip: bool = option(True, "Search for each group's clipping range with the least error")
 

@@ -125,7 +125,7 @@ class Quantizing(Checked):
     )
     scheme: str | None = option(
         None,
-        "Formats by llm-compressor's name, or whole4: the whole checkpoint in 4 bits, own format",
+        "Preset by its name in llm-compressor, or whole4: all weights in 4 bits",
         choices=(
             *("w8a8", "fp8_dynamic", "fp8_block", "fp8", "nvfp4", "nvfp4a16", "mxfp4", "mxfp4a16", "w4a8", "w4a16"),
             *("w4a16_asym", "w8a16", "whole4"),

@@ -96,7 +96,7 @@ def test_a_run_that_is_stopped_says_how_to_go_on(capsys):
         step("model.layers.3", 3, 30)
         raise KeyboardInterrupt
     at = "Stopped at model.layers.3, 3 of 30 done"
-    assert capsys.readouterr().err == (f"{at}; finished work is kept: the same command with --resume continues.\n")
+    assert capsys.readouterr().err == (f"{at}; finished work is kept: repeat the command to resume.\n")
     with pytest.raises(KeyboardInterrupt), progress.steps("out", stopped_note="out is written."):
         raise KeyboardInterrupt
     assert capsys.readouterr().err == "Stopped; out is written.\n"

@@ -83,7 +83,10 @@ def packed(name):
 def test_a_member_needs_an_index_that_belongs_to_the_shard(tree):
     run(*SHARDS, "out/part-{}.tar.sqz")
     shard = Path("out/part-0.tar.sqz")
-    assert fails("decompress", shard, "--member", "no\n") == f"Error: {shard}: the shard has no member no\\n\n"
+    assert (
+        fails("decompress", shard, "--member", "no\n")
+        == f"Error: {shard}: no member no\\n: `squeeze list` shows the members\n"
+    )
     assert fails("decompress", packed("note"), "--member", "a") == (
         "Error: note.sqz: there is no index of members: use an archive or a shard of `squeeze compress`\n"
     )

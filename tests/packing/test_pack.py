@@ -285,7 +285,7 @@ def test_refuses_names_that_are_not_of_checkpoints():
         squeeze.pack("model.onnx", "b.safetensors")
     Path("m").mkdir()
     Path("m/model.onnx").write_bytes(b"PK")
-    with pytest.raises(FormatError, match=r"^m: a folder without files of safetensors or torch$"):
+    with pytest.raises(FormatError, match=r"^m: no safetensors or PyTorch file in this folder$"):
         squeeze.pack("m", "packed")
 
 

@@ -155,7 +155,7 @@ class Reader(io.BufferedReader):
         """
         found = self.members().get(name)
         if found is None:
-            raise SqueezeError(f"the shard has no member {printable(name)}")
+            raise SqueezeError(f"no member {printable(name)}: `squeeze list` shows the members")
         return io.BufferedReader(MemberFile(found, self.raw.read_at))
 
 

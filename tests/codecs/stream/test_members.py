@@ -105,7 +105,10 @@ def test_one_member_takes_index_header_and_its_blocks(made):
 
 
 def test_refuses_a_name_that_is_not_a_member(path):
-    with squeeze.open(path) as file, pytest.raises(SqueezeError, match=r"^the shard has no member nothing\\n$"):
+    with (
+        squeeze.open(path) as file,
+        pytest.raises(SqueezeError, match=r"^no member nothing\\n: `squeeze list` shows the members$"),
+    ):
         file.member("nothing\n")
 
 
