@@ -79,7 +79,7 @@ class DiffusionConfig:
 
         described = {key: value for key, value in self.document.items() if key not in _OURS}
         with init_empty_weights(include_buffers=buffers):
-            model: nn.Module = self.kind.from_config(described)
+            model: nn.Module = self.kind.from_config(described, trust_remote_code=False)
         return model
 
 

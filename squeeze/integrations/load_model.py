@@ -140,7 +140,7 @@ def _diffusion(folder: Path, config: DiffusionConfig, dtype: torch.dtype | None)
 
     diffusers.register()
     loaded = config.kind.from_pretrained(
-        folder, torch_dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
+        folder, torch_dtype=dtype, use_safetensors=True, output_loading_info=True, **SAFE
     )
     model: nn.Module = loaded[0]
     if missing := loaded[1]["missing_keys"]:

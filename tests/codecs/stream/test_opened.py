@@ -129,7 +129,7 @@ def test_refuses_impossible_payloads(payload):
 
 
 def test_small_images_share_a_group():
-    pngs = b"".join(wrapped.png(inputs.words(256, seed), 16) for seed in range(40))
+    pngs = b"".join(wrapped.png(inputs.words(128, seed), 16) for seed in range(40))
     root = opened.find(np.frombuffer(pngs, np.uint8))
     assert root and len(root.children) == 40
     coded = opened.encode(root, lambda plan: None, lambda part, content: None)

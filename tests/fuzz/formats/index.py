@@ -8,7 +8,8 @@ from random import Random
 from typing import Any
 
 import squeeze
-from squeeze.checkpoint.checkpoint import INDEX, Checkpoint
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.weight_files import INDEX
 from squeeze.integrations.load_model import load_model
 from squeeze.lm import models
 from tests.fuzz import mutations, tensorfiles
