@@ -53,8 +53,8 @@ def compared(record: Record) -> Shown:
     name, pairs = Path(record["input"]).name, record["generations"]
     return Shown(
         name=name,
-        lead=f"Beside {Path(record['original']).name}, after {len(pairs)} prompts: {record['identical']} texts are the "
-        f"same, and {100 * record['same']:.1f} % of {record['tokens']:,} tokens before they part.",
+        lead=f"Compared with {Path(record['original']).name}, after {len(pairs)} prompts: {record['identical']} texts "
+        f"are the same, and {100 * record['same']:.1f} % of {record['tokens']:,} tokens before they part.",
         quality=tuple(estimates(record, name)),
         rows=({"run": name, **quality_of(record)},),
         texts=tuple(map(_texts, pairs)),
