@@ -52,10 +52,11 @@ def _next_byte(coder, coded):
 @inline
 def _add_carry(coder, coded):
     i = np.int64(coder[POSITION]) - 1
-    while coded[i] == 255:
+    while 0 <= i < coded.size and coded[i] == 255:
         coded[i] = 0
         i -= 1
-    coded[i] += np.uint8(1)
+    if 0 <= i < coded.size:
+        coded[i] += np.uint8(1)
 
 
 @inline
@@ -66,7 +67,7 @@ def encode(bit, probability, coder, coded):
         bit: The bit.
         probability: The 32-bit probability that it is a one.
         coder: The state of the coder.
-        coded: The output, with at least 8 spare bytes.
+        coded: The output. What no longer fits is lost; the position counts on.
     """
     low, width = coder[_LOW], coder[_WIDTH]
     ones = (width >> np.uint64(32)) * np.uint64(probability)
@@ -78,7 +79,8 @@ def encode(bit, probability, coder, coded):
         if coder[_LOW] < low:
             _add_carry(coder, coded)
     while width < _LEAST_WIDTH:
-        coded[np.int64(coder[POSITION])] = np.uint8(coder[_LOW] >> np.uint64(56))
+        if np.int64(coder[POSITION]) < coded.size:
+            coded[np.int64(coder[POSITION])] = np.uint8(coder[_LOW] >> np.uint64(56))
         coder[POSITION] += np.uint64(1)
         coder[_LOW] <<= np.uint64(8)
         width <<= np.uint64(8)
@@ -105,7 +107,10 @@ def decode(probability, coder, coded):
 
 @kernel
 def finish_encoder(coder, coded):
-    """Write the fewest bytes that identify a point of the interval, and return the coded length."""
+    """Write the fewest bytes that identify a point of the interval, and return the coded length.
+
+    It is larger than the buffer if bytes were lost.
+    """
     low, width = coder[_LOW], coder[_WIDTH]
     point, count = low, 0
     for count in range(9):
@@ -117,6 +122,7 @@ def finish_encoder(coder, coded):
         _add_carry(coder, coded)
     end = np.int64(coder[POSITION])
     for k in range(count):
-        coded[end] = np.uint8(point >> np.uint64(56 - 8 * k))
+        if end < coded.size:
+            coded[end] = np.uint8(point >> np.uint64(56 - 8 * k))
         end += 1
     return end

@@ -76,6 +76,21 @@ def test_the_least_likely_bits_can_be_coded():
     assert code(*unlikely).size == pytest.approx(4 * count, abs=8)
 
 
+@pytest.mark.parametrize("size", [0, 1, 7, 500])
+@pytest.mark.parametrize("bit", [0, 1])
+def test_bytes_that_no_longer_fit_are_lost(bit, size):
+    """A buffer may be full within what is coded between two looks at it: nothing around it is written."""
+    count, around = 1_000, 4_096
+    probabilities = np.full(count, 1 if bit else 2**32 - 1, np.int64)
+    probabilities[::7] = 2**31  # with carries
+    room = np.full(size + 2 * around, 77, np.uint8)
+    state, coded = np.zeros(3, np.uint64), room[around : around + size]
+    coder.start_encoder(state)
+    encode_all(np.full(count, bit, np.uint8), probabilities, state, coded)
+    assert coder.finish_encoder(state, coded) > size
+    assert (room[:around] == 77).all() and (room[around + size :] == 77).all()
+
+
 def test_carries_run_through_what_was_written():
     """Long runs of the upper part of the interval make long runs of 0xFF, which a late carry must turn over."""
     for seed in range(200):

@@ -47,7 +47,8 @@ def encode(stream: Tokens, settings: np.ndarray, most: int, entries: np.ndarray)
     arithmetic.start_encoder(made.coder)
     if code(made, paths_of(made), False) < 0:
         return None
-    return made.coded[: arithmetic.finish_encoder(made.coder, made.coded)].tobytes()
+    length = arithmetic.finish_encoder(made.coder, made.coded)
+    return made.coded[:length].tobytes() if length <= most else None
 
 
 @kernel
