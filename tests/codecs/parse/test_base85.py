@@ -11,6 +11,7 @@ from squeeze.codecs.parse.base85 import Ascii85, Base85
 from squeeze.codecs.parse.room import Room
 from squeeze.codecs.parse.tree import WRAPPERS
 from squeeze.errors import DamagedError
+from tests.codecs.parse.trees import wrappers
 from tests.makers import inputs
 from tests.references import naive_base85
 
@@ -21,10 +22,7 @@ NOTHING = np.empty(0, np.uint8)
 
 def opened(data: bytes) -> list[bytes]:
     """Return the contents of digits in data, which come back as they were, also by the naive decoder."""
-    root = tree.parse(np.frombuffer(data, np.uint8), lambda data, found: True)
-    again = tree.read(tree.to_bytes(root), np.concatenate([node.own for node in root.nodes()]))
-    assert tree.close(again, len(data)).tobytes() == data
-    found = [child.found for node in root.nodes() for child in node.children if child.kind in (14, 15)]
+    found = [child.found for child in wrappers(data, 14, 15)]
     for one in found:
         closed = WRAPPERS[one.kind].close(one.content, NOTHING, one.extra).tobytes()
         assert naive_base85.close(one.kind, one.content.tobytes(), one.extra) == closed

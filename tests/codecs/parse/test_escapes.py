@@ -9,11 +9,12 @@ import urllib.parse
 import numpy as np
 import pytest
 
-from squeeze.codecs.parse import escaping, tree
+from squeeze.codecs.parse import escaping
 from squeeze.codecs.parse.escapes import JsonEscapes, Percent, QuotedPrintable
 from squeeze.codecs.parse.room import Room
 from squeeze.codecs.parse.tree import WRAPPERS
 from squeeze.errors import DamagedError
+from tests.codecs.parse.trees import wrappers
 from tests.makers import inputs
 from tests.references import naive_escapes
 
@@ -24,10 +25,7 @@ LATIN = TEXT.replace("в", "é").encode("latin-1", "replace")
 
 def opened(data: bytes, wrapper=None) -> list:
     """Return the wrappers with escapes in data, which come back as they were, also by the naive decoder."""
-    root = tree.parse(np.frombuffer(data, np.uint8), lambda data, found: True)
-    again = tree.read(tree.to_bytes(root), np.concatenate([node.own for node in root.nodes()]))
-    assert tree.close(again, len(data)).tobytes() == data
-    found = [child.found for node in root.nodes() for child in node.children if child.kind in (11, 12, 13)]
+    found = [child.found for child in wrappers(data, 11, 12, 13)]
     for one in found:
         closed = WRAPPERS[one.kind].close(one.content, one.content[:0], one.extra).tobytes()
         assert naive_escapes.close(one.kind, one.content.tobytes(), one.extra) == closed

@@ -9,7 +9,6 @@ import pytest
 
 import squeeze
 from squeeze.codecs.image.layout import Layout
-from squeeze.codecs.parse import tree
 from squeeze.codecs.parse.fax.codes import BLACK, MODES, WHITE
 from squeeze.codecs.parse.fax.reading import ONE, TAGGED, TWO
 from squeeze.codecs.parse.fax.wrapper import Fax, Page
@@ -17,6 +16,7 @@ from squeeze.codecs.parse.fax.writing import Form, write
 from squeeze.codecs.parse.room import Room
 from squeeze.codecs.tiff import find_faxes
 from squeeze.errors import DamagedError
+from tests.codecs.parse.trees import wrappers
 from tests.makers import faxes, images
 from tests.references import naive_fax
 
@@ -34,10 +34,7 @@ LIBTIFF = {
 
 def opened(data: bytes) -> list[bytes]:
     """Return the rows of the faxes in data, which comes back as it was."""
-    root = tree.parse(np.frombuffer(data, np.uint8), lambda data, found: True)
-    written, own = tree.to_bytes(root), np.concatenate([node.own for node in root.nodes()])
-    assert tree.close(tree.read(written, own), len(data)).tobytes() == data
-    found = [child for node in root.nodes() for child in node.children if child.kind == Fax.kind]
+    found = wrappers(data, Fax.kind)
     for child in found:
         closed = Fax().close(child.node.own, NOTHING, child.found.extra).tobytes()
         assert closed == naive_fax.close(child.node.own.tobytes(), child.found.extra)

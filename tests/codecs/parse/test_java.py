@@ -7,11 +7,11 @@ import zipfile
 import numpy as np
 import pytest
 
-from squeeze.codecs.parse import tree
 from squeeze.codecs.parse.java import parts, streams
 from squeeze.codecs.parse.java.wrapper import JavaClass
 from squeeze.codecs.parse.room import FIELD, Room
 from squeeze.errors import SqueezeError
+from tests.codecs.parse.trees import wrappers
 from tests.makers import classes
 from tests.references import naive_class
 
@@ -20,10 +20,7 @@ NOTHING = np.empty(0, np.uint8)
 
 def opened(data: bytes) -> list[bytes]:
     """Return the contents of class files in data, which comes back as it was, also by the specification."""
-    root = tree.parse(np.frombuffer(data, np.uint8), lambda data, found: True)
-    written, own = tree.to_bytes(root), np.concatenate([node.own for node in root.nodes()])
-    assert tree.close(tree.read(written, own), len(data)).tobytes() == data
-    found = [child for node in root.nodes() for child in node.children if child.kind == JavaClass.kind]
+    found = wrappers(data, JavaClass.kind)
     for child in found:
         assert child.found
         assert (

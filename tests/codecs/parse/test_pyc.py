@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import squeeze
-from squeeze.codecs.parse import tree
 from squeeze.codecs.parse.pyc import places, streams
 from squeeze.codecs.parse.pyc.objects import HEADER
 from squeeze.codecs.parse.pyc.wrapper import Pyc
 from squeeze.codecs.parse.room import FIELD, Room
 from squeeze.errors import DamagedError
+from tests.codecs.parse.trees import wrappers
 from tests.makers import byte_code
 from tests.references import naive_pyc
 
@@ -23,10 +23,7 @@ NOTHING = np.empty(0, np.uint8)
 
 def opened(data: bytes) -> list[bytes]:
     """Return the contents of files of byte code in data, which comes back as it was, also by the specification."""
-    root = tree.parse(np.frombuffer(data, np.uint8), lambda data, found: True)
-    written, own = tree.to_bytes(root), np.concatenate([node.own for node in root.nodes()])
-    assert tree.close(tree.read(written, own), len(data)).tobytes() == data
-    found = [child for node in root.nodes() for child in node.children if child.kind == Pyc.kind]
+    found = wrappers(data, Pyc.kind)
     for child in found:
         assert child.found
         start, content = child.found.start, child.node.own.tobytes()
