@@ -22,6 +22,7 @@ from bench.shared.texts import find_file
 from bench.tables import Column, Listing, Pivot
 from squeeze.codecs.parse import tree
 from squeeze.codecs.parse.deflate.stream import Closings, open_stream
+from squeeze.codecs.parse.finding import parse
 from squeeze.codecs.parse.room import Room
 
 _FILES = ("lcet10.txt", "bash.elf")
@@ -54,7 +55,7 @@ def closing(stream: bytes) -> Row:
 
 def all_closings(data: bytes) -> Row:
     """Return the number and bytes of the streams in a file, and the bytes of what closes them."""
-    root = tree.parse(np.frombuffer(data, np.uint8), lambda data, found: found.opened is not None)
+    root = parse(np.frombuffer(data, np.uint8), lambda data, found: found.opened is not None)
     opened = np.concatenate([node.own for node in root.nodes()])
     assert tree.close(tree.read(tree.to_bytes(root), opened), len(data)).tobytes() == data
     read = tree.read_shape(tree.to_bytes(root))

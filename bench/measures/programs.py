@@ -10,10 +10,11 @@ import squeeze
 from bench.measure import Measure, Row, option
 from bench.shared.texts import find_file
 from bench.tables import Column, Pivot
+from squeeze.codecs.parse.finding import node_of
 from squeeze.codecs.parse.program import plan
 from squeeze.codecs.parse.program.wrapper import Program
 from squeeze.codecs.parse.room import Room
-from squeeze.codecs.parse.tree import Child, Node, node_of
+from squeeze.codecs.parse.tree import Child, Node
 from squeeze.codecs.stream.decoding import decode_block
 from squeeze.codecs.stream.encoding import encode_block
 from squeeze.codecs.stream.resources import LanguageOptions

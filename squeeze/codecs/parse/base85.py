@@ -95,10 +95,7 @@ class Ascii85(Wrapper):
         second = self._LINE.match(text, length + len(newline))
         flags = _NEWLINES.index(newline) | _Z * (b"z" in joined) | _ENDED * (bool(newline) and text.endswith(newline))
         extra = bytes([flags]) + varint(length) + varint(len(second[0]) if second else length)
-        if self.close(content, content, extra).tobytes() != text:
-            room.spend(len(text))
-            return None
-        return Found(self.kind, start, len(text), content, None, extra)
+        return self.proven(Found(self.kind, start, len(text), content, None, extra), data, room, len(text))
 
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
         file = io.BytesIO(extra)
@@ -182,10 +179,7 @@ class Base85(Wrapper):
         if content is None or content.size > room.content:
             room.spend(len(digits))
             return None
-        if self.close(content, content, b"").tobytes() != digits:
-            room.spend(len(digits))
-            return None
-        return Found(self.kind, start, len(digits), content, None, b"")
+        return self.proven(Found(self.kind, start, len(digits), content), data, room, len(digits))
 
     def _open_patch(self, data: bytes, start: int, room: Room) -> Found | None:
         """Open the lines of a binary patch that begin at a place."""
@@ -204,11 +198,8 @@ class Base85(Wrapper):
                 break
         if end - start < _LEAST or size > room.content:
             return None
-        joined = np.concatenate(parts)
-        if self.close(joined, joined, b"\1").tobytes() != data[start:end]:
-            room.spend(end - start)
-            return None
-        return Found(self.kind, start, end - start, joined, None, b"\1")
+        found = Found(self.kind, start, end - start, np.concatenate(parts), None, b"\1")
+        return self.proven(found, data, room, found.size)
 
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
         if extra not in (b"", b"\1"):

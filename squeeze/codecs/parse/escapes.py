@@ -100,10 +100,7 @@ class _Escapes(Wrapper):
             room.spend(_SLOWER * used)
             return None
         extra = self._to_bytes(*min(possible, key=lambda found: found[1].gaps.size), escaped)
-        if self.close(content, content, extra).tobytes() != data[start : start + used]:
-            room.spend(_SLOWER * used)
-            return None
-        return Found(self.kind, start, used, content, None, extra)
+        return self.proven(Found(self.kind, start, used, content, None, extra), data, room, _SLOWER * used)
 
     def _escaped(self, content: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Return bool [256]: which bytes are escaped more often than not, as usual if they do not occur."""

@@ -113,14 +113,12 @@ class Gif(Wrapper):
             *(int(stream[-1] ^ joined[stream.size - 1]), joined[stream.size :].tobytes()),
         )
         extra = form.to_bytes()
-        if self.close(content, content[:0], extra).tobytes() != data[begin:end]:
-            room.spend(_PROOF * content.size)
-            return None
         layout = Layout(width, 8, 1, indexed=1)
         kind = Content("image", 0, tuple(layout)) if layout.is_possible(content.size) else None
-        found = Found(Gif.kind, begin, end - begin, content, None, extra, kind)
+        wrapper = Found(Gif.kind, begin, end - begin, content, None, extra, kind)
+        found = self.proven(wrapper, data, room, _PROOF * content.size)
         place, end_of_palette = _palette_of(data, start)
-        if not kind or place == end_of_palette:
+        if not found or not kind or place == end_of_palette:
             return found
         palette = Palette(begin - end_of_palette, (end_of_palette - place) // 3)
         return ranked(found, RankedGif.kind, palette, data[place:end_of_palette], width)

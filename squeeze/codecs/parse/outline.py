@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from squeeze.codecs.parse.program.wrapper import Program
 from squeeze.codecs.parse.streams import Gzip, ZipMember
-from squeeze.codecs.parse.tree import WRAPPERS, Child, Node, read_shape
+from squeeze.codecs.parse.tree import Child, Node, read_shape
+from squeeze.codecs.parse.wrappers import WRAPPERS
 from squeeze.errors import printable
 
 __all__ = ["Segment", "counts", "in_place", "in_words", "written_counts"]

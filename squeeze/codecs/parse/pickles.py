@@ -23,7 +23,6 @@ _COUNTED |= {b"\x8e": 8, b"\x96": 8}
 _LINES = {b"I": 1, b"L": 1, b"F": 1, b"S": 1, b"V": 1, b"P": 1, b"c": 2, b"i": 2}
 _REMEMBER, _GET, _STOP = {b"q": 1, b"r": 4}, {b"h": 1, b"j": 4}, b"."
 _MEMOIZE = b"\x94"
-_LEAST = 1 << 8  # bytes of a pickle that pays
 _SHARE = 32  # a pickle has a number or reference for at least so many bytes
 _PROOF = 2  # times as many fields as reading a pickle: to close it
 
@@ -35,7 +34,9 @@ class Pickle(Wrapper):
     name = "pickle"
     mark = re.compile(rb"\x80[\x02-\x05][\](}c\x8c\x95]")
     is_certain = True
+    least = 1 << 8
     least_copied = 0.1
+    keeps_header = True
 
     def open(self, data: bytes, start: int, room: Room) -> Found | None:
         file = io.BytesIO(data)
@@ -47,12 +48,11 @@ class Pickle(Wrapper):
             room.spend(file.tell() - start + FIELD * counts.fields)
             return None
         size = file.tell() - start
-        fits = size >= _LEAST and _SHARE * counts.numbers >= size and len(content) <= room.content
-        found = np.frombuffer(bytes(content), np.uint8)
-        if not fits or self.close(found, found[:0], b"").tobytes() != data[start : start + size]:
-            room.spend(size + (_PROOF if fits else 1) * FIELD * counts.fields)
+        if size < self.least or _SHARE * counts.numbers < size or len(content) > room.content:
+            room.spend(size + FIELD * counts.fields)
             return None
-        return Found(self.kind, start, size, found)
+        found = Found(self.kind, start, size, np.frombuffer(bytes(content), np.uint8))
+        return self.proven(found, data, room, size + _PROOF * FIELD * counts.fields)
 
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
         file = io.BytesIO(content.tobytes())

@@ -48,8 +48,10 @@ class Wrapper(ABC):
     name: str
     mark: re.Pattern[bytes]
     is_certain = False  # whether each that is opened pays, without a trial
+    least = 0  # bytes of the smallest that pays
     least_copied = 0.75  # share of it from which copies of earlier bytes replace it
     has_palette = False  # whether its content has ranks of colours (palette.py), and its extra begins with a palette
+    keeps_header = False  # whether its content begins with the header that it has itself
 
     def find(self, data: bytes) -> Iterator[int]:
         """Yield the places where one may start."""
@@ -61,6 +63,22 @@ class Wrapper(ABC):
 
         Closing what it returns gives the same bytes again. Attempts in vain are counted.
         """
+
+    def proven(self, found: Found, data: bytes, room: Room, cost: int) -> Found | None:
+        """Return a wrapper if closing it gives its bytes again and it is not too small, else count the attempt.
+
+        Args:
+            found: a wrapper without a stream.
+            data: the bytes in which it was found.
+            room: the room for its content.
+            cost: bytes that the attempt counts as.
+        """
+        if found.size >= self.least and found.content.size <= room.content:
+            closed = self.close(found.content, found.content[:0], found.extra)
+            if closed.tobytes() == data[found.start : found.start + found.size]:
+                return found
+        room.spend(cost)
+        return None
 
     def kind_name(self, extra: bytes) -> str:
         """Return what one with an `extra` is, for people."""

@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from squeeze.codecs.content import Content
+from squeeze.codecs.parse.finding import node_of
 from squeeze.codecs.parse.streams import ZipMember
-from squeeze.codecs.parse.tree import WRAPPERS, Child, Node, node_of
+from squeeze.codecs.parse.tree import Child, Node
+from squeeze.codecs.parse.wrappers import WRAPPERS
 from squeeze.codecs.stream import blocks, levels, matcher, media, opened, runs, sampling
 from squeeze.codecs.stream.copies import Copies
 from squeeze.codecs.stream.matcher import Chunk

@@ -14,6 +14,7 @@ import numpy as np
 from squeeze.codecs.content import Content, Region
 from squeeze.codecs.parse import outline, room, tree
 from squeeze.codecs.parse.encodings import CodePage, Utf32
+from squeeze.codecs.parse.finding import parse
 from squeeze.codecs.parse.program.wrapper import Program
 from squeeze.codecs.parse.texts import Lines, Utf16
 from squeeze.codecs.parse.tree import Node
@@ -53,7 +54,7 @@ def find(data: np.ndarray, by_network: bool = True) -> Node | None:
         data: uint8, the block.
         by_network: whether a network reads text; others learn by themselves how lines end, and what bytes stand for.
     """
-    root = tree.parse(data, Trials(), () if by_network else (Lines.kind, CodePage.kind))
+    root = parse(data, Trials(), () if by_network else (Lines.kind, CodePage.kind))
     return root if root.children else None
 
 

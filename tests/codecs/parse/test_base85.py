@@ -6,11 +6,11 @@ import zlib
 import numpy as np
 import pytest
 
-from squeeze.codecs.parse import tree
 from squeeze.codecs.parse.base85 import Ascii85, Base85
 from squeeze.codecs.parse.room import Room
-from squeeze.codecs.parse.tree import WRAPPERS
+from squeeze.codecs.parse.wrappers import WRAPPERS
 from squeeze.errors import DamagedError
+from tests.codecs.parse import trees
 from tests.codecs.parse.trees import wrappers
 from tests.makers import inputs
 from tests.references import naive_base85
@@ -70,7 +70,7 @@ def test_binary_patches_of_git(size):
 
 def test_a_stream_in_digits_is_opened():
     for data in (base64.b85encode(ZLIB), b"<~" + base64.a85encode(ZLIB) + b"~>", b"a\ndelta 9\n" + patch(ZLIB)):
-        root = tree.parse(np.frombuffer(data, np.uint8), lambda data, found: True)
+        root = trees.parsed(data)
         assert [node.own.size for node in root.nodes()][-1] == 20_000
 
 

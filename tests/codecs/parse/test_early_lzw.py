@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from squeeze.codecs.parse import tree
 from squeeze.codecs.parse.early_lzw import EarlyLzw
+from squeeze.codecs.parse.finding import parse
 from squeeze.codecs.parse.room import Room
 from squeeze.errors import DamagedError
+from tests.codecs.parse import trees
 from tests.makers import gifs, inputs
 from tests.references import naive_gif
 
@@ -21,9 +22,8 @@ def pdf(codes: list[int]) -> bytes:
 
 def opened(data: bytes) -> list[bytes]:
     """Return the contents in data, which come back as they were, also by the naive decoder."""
-    root = tree.parse(np.frombuffer(data, np.uint8), lambda data, found: found.kind == 17)
-    again = tree.read(tree.to_bytes(root), np.concatenate([node.own for node in root.nodes()]))
-    assert tree.close(again, len(data)).tobytes() == data
+    root = parse(np.frombuffer(data, np.uint8), lambda data, found: found.kind == 17)
+    assert trees.closed(root, len(data)) == data
     for child in root.children:
         found = child.found
         assert naive_gif.close_early(found.content.tobytes(), found.extra) == data[found.start :][: found.size]

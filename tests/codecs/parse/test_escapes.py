@@ -12,7 +12,7 @@ import pytest
 from squeeze.codecs.parse import escaping
 from squeeze.codecs.parse.escapes import JsonEscapes, Percent, QuotedPrintable
 from squeeze.codecs.parse.room import Room
-from squeeze.codecs.parse.tree import WRAPPERS
+from squeeze.codecs.parse.wrappers import WRAPPERS
 from squeeze.errors import DamagedError
 from tests.codecs.parse.trees import wrappers
 from tests.makers import inputs

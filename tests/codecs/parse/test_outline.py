@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 
 from squeeze.codecs.parse import outline, tree
+from tests.codecs.parse.trees import parsed
 from tests.makers import wrapped
 
 DOCUMENTS = wrapped.documents()
-
-
-def parsed(data: bytes) -> tree.Node:
-    return tree.parse(np.frombuffer(data, np.uint8), lambda data, found: True)
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

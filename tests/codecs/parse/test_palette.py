@@ -12,6 +12,7 @@ from squeeze.codecs.parse.palette import FARTHEST, Palette, ranks_of
 from squeeze.codecs.parse.streams import Png, RankedPng
 from squeeze.errors import DamagedError
 from squeeze.system.binary import varint
+from tests.codecs.parse import trees
 from tests.makers import gifs, images, inputs
 from tests.references import naive_opened
 
@@ -40,8 +41,8 @@ def gif(numbers: np.ndarray, colours: bytes, local: bytes = b"") -> bytes:
 
 def opened(data: bytes) -> tree.Node:
     """Return the tree of data, which comes back as it was, also by the decoder of the specification."""
-    root = tree.parse(np.frombuffer(data, np.uint8), lambda data, found: True)
-    written, own = tree.to_bytes(root), np.concatenate([node.own for node in root.nodes()])
+    root = trees.parsed(data)
+    written, own = trees.written(root)
     assert tree.close(tree.read(written, own), len(data)).tobytes() == data
     plan = bytes(varint(len(written))) + written + varint(own.size) + b"\0"
     payload = b"\0" + b"".join(

@@ -7,10 +7,11 @@ import pickle
 import numpy as np
 import pytest
 
-from squeeze.codecs.parse import pickles, tree
+from squeeze.codecs.parse import pickles
 from squeeze.codecs.parse.pickles import Pickle
 from squeeze.codecs.parse.room import FIELD, Room
 from squeeze.errors import SqueezeError
+from tests.codecs.parse import trees
 from tests.references import naive_pickle
 
 NOTHING = np.empty(0, np.uint8)
@@ -21,9 +22,7 @@ OBJECTS = [VALUES, collections.OrderedDict(VALUES), {b"raw" * 90, "\xe9", None, 
 
 def opened(data: bytes) -> list[bytes]:
     """Return the contents of pickles in data, which comes back as it was, also by the specification."""
-    root = tree.parse(np.frombuffer(data, np.uint8), lambda data, found: True)
-    written, own = tree.to_bytes(root), np.concatenate([node.own for node in root.nodes()])
-    assert tree.close(tree.read(written, own), len(data)).tobytes() == data
+    root = trees.opened(data)
     contents = [child.found.content.tobytes() for child in root.children if child.found and child.kind == Pickle.kind]
     for content in contents:
         assert naive_pickle.close(content) in data

@@ -8,10 +8,10 @@ import pytest
 import squeeze
 from squeeze.codecs.array.layout import FLOAT, SIGNED, UNSIGNED, Layout
 from squeeze.codecs.content import Content
-from squeeze.codecs.parse import tree
 from squeeze.codecs.parse.planes import Numbers, Planes
 from squeeze.codecs.parse.strips import strips_in
 from squeeze.errors import DamagedError
+from tests.codecs.parse import trees
 from tests.makers import arrays, hdf5, images, inputs
 from tests.references import naive_opened
 
@@ -21,9 +21,7 @@ NOTHING = np.empty(0, np.uint8)
 
 def arrays_in(data: bytes) -> list[tuple[Layout, bytes]]:
     """Return the arrays in wrappers of data, which comes back as it was."""
-    root = tree.parse(np.frombuffer(data, np.uint8), lambda data, found: True)
-    written, own = tree.to_bytes(root), np.concatenate([node.own for node in root.nodes()])
-    assert tree.close(tree.read(written, own), len(data)).tobytes() == data
+    root = trees.opened(data)
     return [(Layout(*node.content.form), node.own.tobytes()) for node in root.nodes() if node.content]
 
 

@@ -7,7 +7,6 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
-from squeeze.codecs.parse import tree
 from squeeze.codecs.parse.quick import blocks, lz4, matcher, snappy
 from squeeze.codecs.parse.quick.layout import SNAPPY_PART, empty
 from squeeze.codecs.parse.quick.lz4_frames import Lz4Frame
@@ -15,6 +14,7 @@ from squeeze.codecs.parse.quick.parquet import ParquetPage
 from squeeze.codecs.parse.quick.snappy_frames import SnappyFrame
 from squeeze.codecs.parse.room import STEP, Room
 from squeeze.errors import SqueezeError
+from tests.codecs.parse.trees import closed, parsed
 from tests.makers import inputs, quick
 from tests.references import naive_quick
 
@@ -61,15 +61,6 @@ FILES = {  # not made at import, since that compiles
 
 def digest(data: bytes) -> str:
     return sha256(data).hexdigest()[:16]
-
-
-def parsed(data: bytes) -> tree.Node:
-    return tree.parse(np.frombuffer(data, np.uint8), lambda data, found: True)
-
-
-def closed(root: tree.Node, size: int) -> bytes:
-    again = tree.read(tree.to_bytes(root), np.concatenate([node.own for node in root.nodes()]))
-    return tree.close(again, size).tobytes()
 
 
 @pytest.mark.parametrize(("name", "encoder"), BLOCKS)

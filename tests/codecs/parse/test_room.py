@@ -7,10 +7,11 @@ import zlib
 import numpy as np
 import pytest
 
-from squeeze.codecs.parse import tree
+from squeeze.codecs.parse.finding import parse
 from squeeze.codecs.parse.room import Room
 from squeeze.codecs.parse.streams import Gzip, Png, ZipMember, Zlib
-from squeeze.codecs.parse.tree import WRAPPERS
+from squeeze.codecs.parse.wrappers import WRAPPERS
+from tests.codecs.parse import trees
 from tests.makers import inputs
 
 TEXT, HEADERS = inputs.words(60_000), 300
@@ -58,7 +59,7 @@ def test_attempts_in_vain_are_counted(name):
 @pytest.mark.parametrize("name", DATA)
 def test_a_block_without_room_for_attempts_stays_closed(name):
     _, data, _ = DATA[name]
-    once = tree.parse(np.frombuffer(data, np.uint8), lambda data, found: True)
+    once = trees.parsed(data)
     assert once.children == ()
 
 
@@ -72,7 +73,7 @@ def test_attempts_end_with_their_room(monkeypatch):
         tried.append(wrapper.kind)
         room.spend(1 << 24)
 
-    tree.parse(np.frombuffer(streams, np.uint8), lambda data, found: True)
+    trees.parsed(streams)
     assert len(tried) == -(-Room.of(len(streams)).attempts // (1 << 24)) < HEADERS
 
 
@@ -84,18 +85,18 @@ def test_what_does_not_pay_is_an_attempt():
         calls.append(found.start)
         return False
 
-    assert tree.parse(np.frombuffer(streams, np.uint8), pays).children == ()
+    assert parse(np.frombuffer(streams, np.uint8), pays).children == ()
     assert len(calls) == -(-Room.of(len(streams)).attempts // (8 << 20)) < 40
 
 
 def test_base64_whose_last_bits_are_not_zeros_is_opened_up_to_them():
     lines = base64.encodebytes(inputs.random_bytes(3_000))
     data = lines + b"QUFB" * 10 + b"QR==\n"
-    root = tree.parse(np.frombuffer(data, np.uint8), lambda data, found: True)
+    root = trees.parsed(data)
     ((found,),) = (root.children,)
     assert found.node.own.tobytes() == base64.decodebytes(lines)
     one = base64.b64encode(inputs.random_bytes(298))
     assert one.endswith(b"==")
     other = one[:-3] + bytes([one[-3] + 1]) + b"=="
-    (found,) = tree.parse(np.frombuffer(other, np.uint8), lambda data, found: True).children
+    (found,) = trees.parsed(other).children
     assert found.node.own.tobytes() == base64.b64decode(one)[:-1]

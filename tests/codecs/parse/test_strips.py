@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from squeeze.codecs.image.layout import Layout
-from squeeze.codecs.parse import tree
+from squeeze.codecs.parse import finding
 from squeeze.codecs.parse.strips import Differences, Strip, strips_in
 from squeeze.codecs.tiff import find_strips
 from squeeze.errors import DamagedError
 from squeeze.system.binary import varint
+from tests.codecs.parse import trees
 from tests.makers import images, inputs
 from tests.references import naive_opened
 
@@ -23,9 +24,7 @@ NOTHING = np.empty(0, np.uint8)
 
 def images_in(data: bytes) -> list[tuple[Layout, bytes]]:
     """Return the images in data, which comes back as it was."""
-    root = tree.parse(np.frombuffer(data, np.uint8), lambda data, found: True)
-    written, own = tree.to_bytes(root), np.concatenate([node.own for node in root.nodes()])
-    assert tree.close(tree.read(written, own), len(data)).tobytes() == data
+    root = trees.opened(data)
     return [(Layout(*node.content.form), node.own.tobytes()) for node in root.nodes() if node.content]
 
 
@@ -107,8 +106,8 @@ def test_a_place_that_lists_name_again_and_again_is_found_once():
 def test_differences_count_as_wrappers(monkeypatch):
     data = np.frombuffer(images.tiff(COLOURS, strips=4, coding=8, predictor=2), np.uint8)
     for most, images_found in ((1, 0), (5, 2), (8, 4)):
-        monkeypatch.setattr(tree, "_MOST_WRAPPERS", most)
-        nodes = list(tree.parse(data, lambda data, found: True).nodes())
+        monkeypatch.setattr(finding, "MOST_WRAPPERS", most)
+        nodes = list(finding.parse(data, lambda data, found: True).nodes())
         assert sum(node.content is not None for node in nodes) == images_found and len(nodes) - 1 <= most
 
 

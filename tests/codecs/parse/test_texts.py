@@ -5,24 +5,19 @@ import base64
 import numpy as np
 import pytest
 
-from squeeze.codecs.parse import tree
+from squeeze.codecs.parse.finding import parse
 from squeeze.codecs.parse.texts import Lines
-from squeeze.codecs.parse.tree import WRAPPERS
+from squeeze.codecs.parse.wrappers import WRAPPERS
+from tests.codecs.parse import trees
 from tests.makers import inputs, wrapped
 
 TEXT = inputs.words(5_000).decode()
 NOISE = inputs.random_bytes(3_000)
 
 
-def parsed(data: bytes) -> tree.Node:
-    return tree.parse(np.frombuffer(data, np.uint8), lambda data, found: True)
-
-
 def check(data: bytes) -> list[tuple[str, bytes]]:
     """Return the names and contents of the wrappers in data, which come back as they were."""
-    root = parsed(data)
-    again = tree.read(tree.to_bytes(root), np.concatenate([node.own for node in root.nodes()]))
-    assert tree.close(again, len(data)).tobytes() == data
+    root = trees.opened(data)
     return [(WRAPPERS[child.kind].name, child.node.own.tobytes()) for node in root.nodes() for child in node.children]
 
 
@@ -104,8 +99,8 @@ def test_few_lines_are_not_worth_it():
 
 def test_kinds_can_be_left_out():
     data = np.frombuffer(TEXT.replace(" ", "\r\n").encode(), np.uint8)
-    assert tree.parse(data, lambda data, found: True).children
-    assert not tree.parse(data, lambda data, found: True, (Lines.kind,)).children
+    assert parse(data, lambda data, found: True).children
+    assert not parse(data, lambda data, found: True, (Lines.kind,)).children
 
 
 def test_an_archive_in_base64_is_opened():

@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 
 from squeeze.codecs.parse import tree
+from squeeze.codecs.parse.finding import parse
 from squeeze.codecs.parse.room import MOST_OPENED
-from squeeze.codecs.parse.tree import WRAPPERS
+from squeeze.codecs.parse.wrappers import WRAPPERS
 from squeeze.errors import SqueezeError
+from tests.codecs.parse import trees
+from tests.codecs.parse.trees import closed, parsed
 from tests.makers import jpegs, wrapped
 
 DOCUMENTS = wrapped.documents()
@@ -20,16 +23,6 @@ KINDS = {
     "texts": ["base64", "hexadecimal", "UTF-16"],
     "wrong sums": ["zip member", "deflate"],  # bare streams
 }
-
-
-def parsed(data: bytes) -> tree.Node:
-    return tree.parse(np.frombuffer(data, np.uint8), lambda data, found: True)
-
-
-def closed(root: tree.Node, size: int) -> bytes:
-    """Return the data of a tree by what is written of it."""
-    again = tree.read(tree.to_bytes(root), np.concatenate([node.own for node in root.nodes()]))
-    return tree.close(again, size).tobytes()
 
 
 def kinds_of(root: tree.Node) -> list[str]:
@@ -50,13 +43,13 @@ def test_contents_are_what_was_wrapped():
 
 
 def test_what_does_not_pay_stays_closed():
-    root = tree.parse(np.frombuffer(DOCUMENTS["zip"], np.uint8), lambda data, found: found.content[0] == 0)
+    root = parse(np.frombuffer(DOCUMENTS["zip"], np.uint8), lambda data, found: found.content[0] == 0)
     assert root.children == () and root.own.tobytes() == DOCUMENTS["zip"]
 
 
 def test_a_wrapper_that_does_not_pay_is_opened_for_what_is_in_it():
     outer = wrapped.gzip_file(DOCUMENTS["zip"])
-    root = tree.parse(np.frombuffer(outer, np.uint8), lambda data, found: found.content.size > 2_900)
+    root = parse(np.frombuffer(outer, np.uint8), lambda data, found: found.content.size > 2_900)
     assert kinds_of(root) == ["gzip", *["zip member"] * 4] and closed(root, len(outer)) == outer
 
 
@@ -70,7 +63,7 @@ def test_a_bomb_stays_closed():
 def test_damaged_trees_are_refused_or_give_other_bytes(name):
     data = DOCUMENTS[name]
     root, random = parsed(data), np.random.default_rng(0)
-    written, opened = tree.to_bytes(root), np.concatenate([node.own for node in root.nodes()])
+    written, opened = trees.written(root)
     refused = 0
     for _ in range(300):
         damaged = bytearray(written)

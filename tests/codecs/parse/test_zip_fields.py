@@ -4,12 +4,11 @@ import io
 import struct
 import zipfile
 
-import numpy as np
 import pytest
 
 from squeeze.codecs.parse import tree
-from squeeze.codecs.parse.tree import Node
 from squeeze.errors import DamagedError
+from tests.codecs.parse.trees import closed, parsed, written
 from tests.makers import inputs, wrapped
 
 TEXTS = {f"part-{number}.txt": text for number, text in enumerate(wrapped.TEXTS)}
@@ -58,16 +57,11 @@ ARCHIVES = {
 }
 
 
-def parsed(data: bytes) -> Node:
-    return tree.parse(np.frombuffer(data, np.uint8), lambda data, found: True)
-
-
 @pytest.mark.parametrize("name", ARCHIVES)
 def test_archives_come_back_and_flags_say_which_fields_were_left_out(name):
     data, flags = ARCHIVES[name]
     root = parsed(data)
-    opened = np.concatenate([node.own for node in root.nodes()])
-    assert tree.close(tree.read(tree.to_bytes(root), opened), len(data)).tobytes() == data
+    assert closed(root, len(data)) == data
     extras = [child.found.extra for child in root.children if child.found]
     assert len(extras) in (1, 2, 4, 8)
     assert flags is None or extras == [bytes([flags])] * len(extras)
@@ -88,9 +82,8 @@ def test_one_wrong_field_leaves_the_others_out():
 @pytest.mark.parametrize("extra", [b"\0", b"\x08", b"\5\5"])
 def test_refuses_impossible_flags(extra):
     root = parsed(ARCHIVE)
-    opened = np.concatenate([node.own for node in root.nodes()])
-    written = tree.to_bytes(root)
-    at = written.index(b"\1\5")
-    damaged = written[:at] + bytes([len(extra)]) + extra + written[at + 2 :]
+    tree_bytes, opened = written(root)
+    at = tree_bytes.index(b"\1\5")
+    damaged = tree_bytes[:at] + bytes([len(extra)]) + extra + tree_bytes[at + 2 :]
     with pytest.raises(DamagedError):
         tree.close(tree.read(damaged, opened), len(ARCHIVE))

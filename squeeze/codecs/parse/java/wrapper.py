@@ -16,7 +16,6 @@ from squeeze.system.binary import read_varint, varint
 __all__ = ["JavaClass"]
 
 _NAMES = ("tables", "constants", "line numbers", "instructions", "texts")
-_LEAST = 1 << 8  # bytes of a file that pays
 _PROOF = 16  # times as long as reading a file: to take it apart and to close it
 
 
@@ -27,7 +26,9 @@ class JavaClass(Wrapper):
     name = "Java class"
     mark = re.compile(rb"\xca\xfe\xba\xbe..\0[\x2d-\x60]", re.DOTALL)
     is_certain = True
+    least = 1 << 8
     least_copied = 0.1
+    keeps_header = True
 
     def open(self, data: bytes, start: int, room: Room) -> Found | None:
         try:
@@ -36,14 +37,11 @@ class JavaClass(Wrapper):
             return None
         extra = b"".join(varint(len(stream)) for stream in streams[:-1])
         content = np.frombuffer(b"".join(streams), np.uint8)
-        fits = end - start >= _LEAST and content.size <= room.content
-        if not fits or self.close(content, content[:0], extra).tobytes() != data[start:end]:
-            room.spend(_PROOF * (end - start))
-            return None
         texts = content.size - len(streams.texts)
         code = texts - len(streams.code)
         regions = (code - len(streams.lines), code, Content("table", 4)), (texts, content.size, Content("text"))
-        return Found(self.kind, start, end - start, content, None, extra, None, regions)
+        found = Found(self.kind, start, end - start, content, None, extra, None, regions)
+        return self.proven(found, data, room, _PROOF * found.size)
 
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
         parts = (content[start:end].tobytes() for start, end in pairwise(_places(extra, content.size)))

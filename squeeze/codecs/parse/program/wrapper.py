@@ -48,6 +48,7 @@ class Program(Wrapper):
     mark = _ELF
     is_certain = True
     least_copied = 0.1
+    keeps_header = True
 
     def find(self, data: bytes) -> Iterator[int]:
         for mark in (_ELF, *_MACHO):

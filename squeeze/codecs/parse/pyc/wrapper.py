@@ -19,7 +19,6 @@ __all__ = ["Pyc"]
 
 _NAMES = ("objects", "lines and exceptions", "places in the source", "instructions", "texts")
 _HIGH = b"\x0d\x0e"  # high bytes of the numbers that files begin with
-_LEAST = 1 << 9  # bytes of a file that pays
 _PROOF = 16  # times as long as reading a file: to take it apart and to close it
 
 
@@ -30,7 +29,9 @@ class Pyc(Wrapper):
     name = "Python byte code"
     mark = re.compile(rb"\r\n[\0-\x03]\0\0\0.{8}[c\xe3]", re.DOTALL)  # after the number, whose search takes long
     is_certain = True
+    least = 1 << 9
     least_copied = 0.1
+    keeps_header = True
 
     def find(self, data: bytes) -> Iterator[int]:
         for match in self.mark.finditer(data):
@@ -44,15 +45,12 @@ class Pyc(Wrapper):
             return None
         extra = _extra(streams)
         content = np.frombuffer(b"".join(streams[:5]), np.uint8)
-        fits = end - start >= _LEAST and content.size <= room.content
-        if not fits or self.close(content, content[:0], extra).tobytes() != data[start:end]:
-            room.spend(_PROOF * (end - start))
-            return None
         texts = content.size - len(streams.texts)
         code = texts - len(streams.code)
         rows = (code - len(streams.places), code, Content("table", ROW)), (code, texts, Content("table", 2))
         regions = *rows, (texts, content.size, Content("text"))
-        return Found(self.kind, start, end - start, content, None, extra, None, regions)
+        found = Found(self.kind, start, end - start, content, None, extra, None, regions)
+        return self.proven(found, data, room, _PROOF * found.size)
 
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
         places, caches = _read(extra, content.size)

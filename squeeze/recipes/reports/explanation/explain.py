@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack, cast
 
-from squeeze.codecs.parse import tree
+from squeeze.codecs.parse.finding import candidates
 from squeeze.codecs.stream import container, levels
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
@@ -75,7 +75,7 @@ def explain(  # noqa: PLR0913
     compared_level = against if against is not None or compressed else level or levels.DEFAULT  # None: that of the file
     if compares and compared_level is not None:
         _language_of_compared(compared_level, against_model, language)  # raises before anything is coded
-    if not (compressed or (parse and tree.candidates(data))):
+    if not (compressed or (parse and candidates(data))):
         _checked(span, len(data))
     coded = data if compressed else _compressed(data, level, threads, dictionary, progress, others)
     resources = Resources(threads, language.get("model"), dictionary, limits or Limits(), language.get("adapter"))

@@ -5,8 +5,9 @@ import zlib
 import numpy as np
 import pytest
 
-from squeeze.codecs.parse import tree
 from squeeze.codecs.parse.deflate import bare
+from squeeze.codecs.parse.finding import parse
+from tests.codecs.parse import trees
 from tests.makers import inputs, wrapped
 
 TEXT = inputs.words(20_000)
@@ -19,9 +20,7 @@ def deflated(content: bytes, level: int = 6) -> bytes:
 
 def opened(data: bytes, pays: bool = True) -> list[tuple[int, bytes]]:
     """Return the kinds and contents of the wrappers in data, which come back as they were."""
-    root = tree.parse(np.frombuffer(data, np.uint8), lambda data, found: pays)
-    again = tree.read(tree.to_bytes(root), np.concatenate([node.own for node in root.nodes()]))
-    assert tree.close(again, len(data)).tobytes() == data
+    root = trees.opened(data, pays)
     return [(child.kind, child.node.own.tobytes()) for child in root.children]
 
 
@@ -39,7 +38,7 @@ def test_streams_behind_a_header_are_of_its_kind():
 
 def test_a_stream_that_does_not_pay_is_tried_once():
     tried = []
-    tree.parse(np.frombuffer(zlib.compress(TEXT), np.uint8), lambda data, found: bool(tried.append(found.kind)))
+    parse(np.frombuffer(zlib.compress(TEXT), np.uint8), lambda data, found: bool(tried.append(found.kind)))
     assert tried == [1]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from squeeze.codecs.content import ABSOLUTE, Content
-from squeeze.codecs.parse import outline, tree
+from squeeze.codecs.parse import outline
 from squeeze.codecs.parse.program import plan as plans
 from squeeze.codecs.parse.program.plan import Part, Plan, Segment
 from squeeze.codecs.parse.program.wrapper import Program
@@ -15,6 +15,7 @@ from squeeze.codecs.parse.protocol import Found
 from squeeze.codecs.parse.room import Room
 from squeeze.codecs.stream import opened
 from squeeze.errors import DamagedError, SqueezeError
+from tests.codecs.parse import trees
 from tests.makers import inputs, programs, wrapped
 from tests.references import naive_program
 
@@ -156,8 +157,7 @@ def test_images_are_found_in_archives_and_between_other_bytes():
         "zip member": 7,
         **{f"{name} program": 1 for name in IMAGES},
     }
-    again = tree.read(tree.to_bytes(root), np.concatenate([node.own for node in root.nodes()]))
-    assert tree.close(again, len(data)).tobytes() == data
+    assert trees.closed(root, len(data)) == data
 
 
 def test_a_stream_in_a_program_is_opened_and_regions_move():
@@ -168,12 +168,11 @@ def test_a_stream_in_a_program_is_opened_and_regions_move():
     (child,) = root.children
     assert [inner.kind for inner in child.node.children] == [2]
     assert all(0 <= start <= end <= child.node.own.size for start, end, _ in child.node.regions)
-    again = tree.read(tree.to_bytes(root), np.concatenate([node.own for node in root.nodes()]))
-    assert tree.close(again, len(data)).tobytes() == data
+    assert trees.closed(root, len(data)) == data
 
 
 def test_an_outline_names_the_sections():
-    root = tree.parse(np.frombuffer(IMAGES["ELF x86-64"], np.uint8), lambda data, found: True)
+    root = trees.parsed(IMAGES["ELF x86-64"])
     names = [segment.name for segment in outline.in_place(root)]
     assert "program 1: ELF x86-64, 11 sections > .text" in names
     assert "program 1: ELF x86-64, 11 sections > .rela.dyn" in names
