@@ -1,10 +1,8 @@
 """The archive coding of floats: context mixing of exponents and leading mantissa bits. Smallest, slow, CPU only.
 
-A tensor is a matrix of `columns`. Each exponent is coded as decisions down a tree with the shape of its Huffman code,
-so that it costs few decisions; the first `mixed` mantissa bits follow. Each decision is predicted from neighbouring
-exponents and running means of row and column, and the predictions are mixed as in bitmodels/mixer.py, in integers
-(archive_models.py). The remaining bits, mostly noise, are coded by floats.py. A tensor that is not a float, or does not
-get shorter, is coded by floats.py as a whole.
+A tensor is a matrix of `columns`. Each exponent is coded as decisions from the one that running means of row and column
+lead to expect; the first `mixed` mantissa bits follow (archive_models.py). The remaining bits, mostly noise, are coded
+by floats.py. A tensor that is not a float, or does not get shorter, is coded by floats.py as a whole.
 """
 
 from collections.abc import Callable
@@ -28,7 +26,6 @@ from squeeze.packing.tensors.archive_payload import (
     WHOLE,
     WIDENED,
     BitSplit,
-    Tree,
     model_of,
     segments,
     tops,
@@ -123,7 +120,7 @@ def _with_head(writer: Writer, size: int) -> int:
     """Write the header before a payload of floats.py of `size` bytes; return the size of both."""
     if not size:
         return 0
-    writer.put(0, np.frombuffer(HEAD.pack(FORMAT, WHOLE, 0, 0, 0, 0, 0, size), np.uint8))
+    writer.put(0, np.frombuffer(HEAD.pack(FORMAT, WHOLE, 0, 0, 0, 0, size), np.uint8))
     return HEAD.size + size
 
 
@@ -132,24 +129,22 @@ def _write_mixed(content: Content, dtype: str, writer: Writer, threads: int, col
     cut, rest = _choose_split(content, dtype)
     count = 8 * content.size // cut.bits
     columns = min(columns or 1 << 16, count, MAX_COLUMNS)
-    tree = _tree(content, cut, threads)
-    spans = list(segments(count, columns))
-    writer.reserve(HEAD.size + len(tree.text) + floats.max_size(rest.size, cut.dtype) + 4 * count + 2048 * len(spans))
-    inner = Behind(writer, HEAD.size + len(tree.text))
+    middle, spans = _middle(content, cut, threads), list(segments(count, columns))
+    writer.reserve(HEAD.size + floats.max_size(rest.size, cut.dtype) + 4 * count + 2048 * len(spans))
+    inner = Behind(writer, HEAD.size)
     size = floats.write(rest, cut.dtype, inner, threads) or copy(rest, inner, 0, threads)
-    lengths_at = HEAD.size + len(tree.text) + size
+    lengths_at = HEAD.size + size
     lengths, end = np.zeros(len(spans), np.uint32), lengths_at + 4 * len(spans)
 
     def work(number: int, last: int) -> Array:
-        return _encoded(cut.top(content, *spans[number]), tree, columns, cut.mixed)
+        return _encoded(cut.top(content, *spans[number]), cut, columns, middle)
 
     for number, stream in enumerate(in_parts(work, len(spans), 1, threads)):
         if not stream.size:
             return 0
         writer.put(end, stream)
         lengths[number], end = stream.size, end + stream.size
-    head = HEAD.pack(FORMAT, mode, cut.mixed, 0, columns, count, len(tree.text), size)
-    writer.put(0, np.frombuffer(head + tree.text, np.uint8))
+    writer.put(0, np.frombuffer(HEAD.pack(FORMAT, mode, cut.mixed, middle, columns, count, size), np.uint8))
     writer.put(lengths_at, lengths)
     return end
 
@@ -165,8 +160,8 @@ def _choose_split(content: Content, dtype: str) -> tuple[BitSplit, _Unmixed]:
     return cut, _Unmixed(content, cut)
 
 
-def _tree(content: Content, cut: BitSplit, threads: int) -> Tree:
-    """Count the exponents and return their tree."""
+def _middle(content: Content, cut: BitSplit, threads: int) -> int:
+    """Return the most frequent exponent."""
 
     def work(first: int, last: int) -> Array:
         rotated = cut.rotated(content, first, last)
@@ -176,15 +171,15 @@ def _tree(content: Content, cut: BitSplit, threads: int) -> Tree:
     counts = np.zeros(1 << cut.exponent, np.int64)
     for found in in_parts(work, 8 * content.size // cut.bits, AT_ONCE, threads):
         counts += found
-    return Tree.build(counts)
+    return int(counts.argmax())
 
 
-def _encoded(values: Array, tree: Tree, columns: int, mixed: int) -> Array:
+def _encoded(values: Array, cut: BitSplit, columns: int, middle: int) -> Array:
     """Return the code of a segment, uint8; empty if it is longer than allowed."""
-    model, columns = model_of(values, tree, columns, mixed), min(columns, values.size)
+    model, top = model_of(cut, values, columns, middle), (1 << cut.exponent) - 1
     coder, coded = np.zeros(3, np.uint64), thread_buffer("codes of archive", 4 * values.size + 1024)
     arithmetic.start_encoder(coder)
-    end = code(model, values, mixed, columns, 0, values.size, tree.paths, coder, coded, False)
+    end = code(model, values, cut.mixed, middle, top, coder, coded, False)
     size = arithmetic.finish_encoder(coder, coded) if end == values.size else 0
     return coded[:size].copy()
 
@@ -223,29 +218,26 @@ def decoded(payload: Content, dtype: str, size: int, threads: int = 1) -> Conten
         raise damaged("its length is invalid")
     head = np.empty(HEAD.size, np.uint8)
     payload.fill(0, head)
-    form, mode, mixed, _, columns, count, tree_size, rest_size = HEAD.unpack(head.tobytes())
+    form, mode, mixed, middle, columns, count, rest_size = HEAD.unpack(head.tobytes())
     left = payload.size - HEAD.size
-    if form != FORMAT or mode > WIDENED or (mode == WIDENED) > (dtype == "I8") or tree_size + rest_size > left:
+    if form != FORMAT or mode > WIDENED or (mode == WIDENED) > (dtype == "I8") or rest_size > left:
         raise damaged("its coding is unknown")
     if mode == WHOLE:
-        if tree_size + rest_size != left:
+        if rest_size != left:
             raise damaged("its length is not that of its parts")
-        return Decoded(Section(payload, HEAD.size + tree_size, rest_size), dtype, size)
+        return Decoded(Section(payload, HEAD.size, rest_size), dtype, size)
     if mode == WIDENED:
         dtype, size = "F16", 2 * size
     exponent, mantissa = FORMS.get(dtype, (0, -1))
-    if not 0 <= mixed <= min(mantissa, MAX_MIXED) or not 1 <= columns <= MAX_COLUMNS:
+    if not 0 <= mixed <= min(mantissa, MAX_MIXED) or not 1 <= columns <= MAX_COLUMNS or middle >> exponent:
         raise damaged("its coding is unknown")
     if count != size // (DTYPES[dtype][0] // 8) or count < 1:
         raise damaged("its size is not that of the tensor")
-    text = np.empty(tree_size, np.uint8)
-    payload.fill(HEAD.size, text)
-    tree = Tree.parse(text.tobytes(), 1 << exponent)
     cut, spans = BitSplit(DTYPES[dtype][0], exponent, mixed), list(segments(count, columns))
-    rest = _unmixed_content(Section(payload, HEAD.size + tree_size, rest_size), cut, count)
-    start = HEAD.size + tree_size + rest_size
+    rest = _unmixed_content(Section(payload, HEAD.size, rest_size), cut, count)
+    start = HEAD.size + rest_size
     streams = Section(payload, start, payload.size - start)
-    found = DecodedArchive(Segments.of(streams, rest, tree, cut, columns, spans), threads)
+    found = DecodedArchive(Segments.of(streams, rest, cut, middle, columns, spans), threads)
     return _OfHalves(found) if mode == WIDENED else found
 
 
@@ -264,15 +256,15 @@ class Segments:
 
     streams: Content
     unmixed: Content
-    tree: Tree
     split: BitSplit
+    middle: int
     columns: int
     spans: list[tuple[int, int]]
     places: list[int]
 
     @classmethod
     def of(
-        cls, streams: Content, rest: Content, tree: Tree, cut: BitSplit, columns: int, spans: list[tuple[int, int]]
+        cls, streams: Content, rest: Content, cut: BitSplit, middle: int, columns: int, spans: list[tuple[int, int]]
     ) -> "Segments":
         """Parse the lengths before the streams. Raises DamagedError if these do not add up."""
         lengths = np.zeros(4 * len(spans), np.uint8)
@@ -280,7 +272,7 @@ class Segments:
         ends = lengths.size + np.cumsum(lengths.view(np.uint32), dtype=np.int64)
         if ends[-1] != streams.size:
             raise damaged("its length is not that of its parts")
-        return cls(streams, rest, tree, cut, columns, spans, [lengths.size, *ends.tolist()])
+        return cls(streams, rest, cut, middle, columns, spans, [lengths.size, *ends.tolist()])
 
     @property
     def width(self) -> int:
@@ -316,10 +308,10 @@ class Segments:
         self.streams.fill(self.places[number], coded)
         found = tops(last - first)
         found[:] = 0  # `code` reads the array
-        model, coder = model_of(found, self.tree, self.columns, self.split.mixed), np.zeros(3, np.uint64)
+        model, top = model_of(self.split, found, self.columns, self.middle), (1 << self.split.exponent) - 1
+        coder = np.zeros(3, np.uint64)
         arithmetic.start_decoder(coder, coded)
-        columns = min(self.columns, found.size)
-        end = code(model, found, self.split.mixed, columns, 0, found.size, self.tree.paths, coder, coded, True)
+        end = code(model, found, self.split.mixed, self.middle, top, coder, coded, True)
         if end < found.size:
             raise damaged("its coded bytes end too early")
         return found

@@ -1,4 +1,10 @@
-"""The models of the archive coding: contexts of neighbouring exponents, running means and leading mantissa bits."""
+"""The models of the archive coding: what is likely, given the magnitude that row and column lead to expect.
+
+Weights of a row, and those of a column, have variances of their own. The expected magnitude of a value is the running
+mean of its row times that of its column, in units of the row's. An exponent is a path of decisions from the expected
+exponent on, up or down, and each is predicted by its distance from the expectation. So all rows and columns share what
+is learned. Means are float64, whose operations are the same everywhere.
+"""
 
 from typing import NamedTuple
 
@@ -10,49 +16,54 @@ from squeeze.numerics.logistic import STRETCH, squash
 from squeeze.packing.tensors.float_payload import Array
 from squeeze.system.arena import thread_buffer
 
-_RATE, _LIMIT = 10, 511
-_INPUTS, _MANTISSA_INPUTS = 8, 4  # predictions of a decision, besides a bias
-_START = 1 << 13  # initial weight of a prediction, in units of 2^-16
-_ROW, _ALL = 0, 1  # scalars of a model: running means of the exponents, with 8 fractional bits
+_RATE, _LIMIT = 2, 1023
+_INPUTS, _MANTISSA_INPUTS = 3, 2  # predictions of a decision, besides a bias
+_WEIGHT = 1 << 16  # the sum of initial weights, in units of 2^-16
+_STEPS = 16  # of an octave, in which expectations are counted
+_FIRST, _UP, _DOWN, _PHASES = 0, 1, 2, 3  # decisions: is it above the expected exponent, a higher one, this one
+_NEAR = 8  # exponents around the expected one that are told apart
+_VALUE_BITS = 3  # mantissa bits that count in a magnitude
+_LEAST, _MOST = 2.0**-64, 2.0**64  # means
+_OUTLIER = 16.0  # most of a magnitude, in units of what was expected
+_ROW, _START, _ROWS, _SEEN = 0, 1, 2, 3  # scalars: mean of the row, mean with which a row starts, rows, values
 
 
 class ArchiveModel(NamedTuple):
     """The state of all models, which encoder and decoder update alike."""
 
-    tree: np.ndarray  # int32 [nodes, 2]: the next node, or -1 - exponent
-    maps: np.ndarray  # uint32 [_INPUTS, contexts * nodes]: see histories.learn
-    mantissa_maps: np.ndarray  # uint32 [_MANTISSA_INPUTS, contexts * 2^mixed]
-    weights: np.ndarray  # int32 [nodes, _INPUTS + 1]
+    magnitudes: np.ndarray  # float64 [exponents << _VALUE_BITS]: the magnitude of each exponent and mantissa
+    maps: np.ndarray  # uint32 [_INPUTS, contexts]: see histories.learn
+    mantissa_maps: np.ndarray  # uint32 [_MANTISSA_INPUTS, contexts]
+    weights: np.ndarray  # int32 [_PHASES * 2 * _NEAR, _INPUTS + 1]
     mantissa_weights: np.ndarray  # int32 [2^mixed, _MANTISSA_INPUTS + 1]
-    column_means: np.ndarray  # int32 [columns]
-    above: np.ndarray  # uint8 [columns + 2]: exponents of the row above, one column off
-    scalars: np.ndarray  # int64 [2]
-    contexts: np.ndarray  # int64 [_INPUTS]
+    columns: np.ndarray  # float64 [columns]: the mean magnitude of each column, in units of its rows' means
+    scalars: np.ndarray  # float64 [4]
     entries: np.ndarray  # int64 [_INPUTS]
     inputs: np.ndarray  # int32 [_INPUTS + 1]
     mantissa_inputs: np.ndarray  # int32 [_MANTISSA_INPUTS + 1]
 
 
-def build_model(tree: Array, columns: int, mixed: int, mean: int) -> ArchiveModel:
+def build_model(exponents: int, columns: int, mixed: int, middle: int) -> ArchiveModel:
     """Return the initial state.
 
     Args:
-        tree: nodes of the exponents' tree.
+        exponents: the number of possible exponents.
         columns: values in a row.
         mixed: mantissa bits that are mixed.
-        mean: the exponent from which running means start.
+        middle: the exponent of magnitude 1, from which means start.
     """
-    nodes = 1 << max(int(len(tree) - 1).bit_length(), 1)
+    parts = 1 << _VALUE_BITS
+    powers = 2.0 ** (np.arange(exponents) - middle)
+    magnitudes = (powers[:, None] * ((np.arange(parts) + parts + 0.5) / parts)).reshape(-1)
+    size = max(_PHASES * _NEAR * _STEPS * exponents, _PHASES << 8)
     return ArchiveModel(
-        tree=tree,
-        maps=_maps("maps of archive", _INPUTS, 2048 * nodes),
-        mantissa_maps=_maps("mantissa maps of archive", _MANTISSA_INPUTS, 2048 << mixed),
-        weights=np.full((nodes, _INPUTS + 1), _START, np.int32),
-        mantissa_weights=np.full((1 << mixed, _MANTISSA_INPUTS + 1), _START, np.int32),
-        column_means=np.full(columns, mean << 8, np.int32),
-        above=np.full(columns + 2, mean, np.uint8),
-        scalars=np.full(2, mean << 8, np.int64),
-        contexts=np.zeros(_INPUTS, np.int64),
+        magnitudes=magnitudes,
+        maps=_maps("maps of archive", _INPUTS, size),
+        mantissa_maps=_maps("mantissa maps of archive", _MANTISSA_INPUTS, 256 << mixed),
+        weights=np.full((2 * _NEAR * _PHASES, _INPUTS + 1), _WEIGHT // _INPUTS, np.int32),
+        mantissa_weights=np.full((1 << mixed, _MANTISSA_INPUTS + 1), _WEIGHT // _MANTISSA_INPUTS, np.int32),
+        columns=np.ones(columns),
+        scalars=np.array([1.0, 1.0, 0.0, 0.0]),
         entries=np.zeros(_INPUTS, np.int64),
         inputs=np.zeros(_INPUTS + 1, np.int32),
         mantissa_inputs=np.zeros(_MANTISSA_INPUTS + 1, np.int32),
@@ -67,47 +78,56 @@ def _maps(name: str, inputs: int, size: int) -> Array:
 
 
 @inline
-def _near(value, mean, steps):
-    """Return value - mean, both with 8 fractional bits, in units of 1 / steps, clamped to 0 to 31."""
-    return min(max(((value - mean) * steps >> 8) + 16, 0), 31)
+def _clamp(value, least, most):
+    return min(max(value, least), most)
 
 
 @inline
-def set_contexts(m, column, left, left2):
-    """Set the contexts of the exponent in this column."""
-    row, mean = m.scalars[_ROW], m.scalars[_ALL]
-    col = np.int64(m.column_means[column])
-    up, up_left, up_right = np.int64(m.above[column + 1]), np.int64(m.above[column]), np.int64(m.above[column + 2])
-    expected = min(max(row + col - mean, 0), 255 << 8)
-    m.contexts[0] = 0
-    m.contexts[1] = left * 8 + min(max(left2 - left + 4, 0), 7)
-    m.contexts[2] = up
-    m.contexts[3] = row >> 5
-    m.contexts[4] = col >> 5
-    m.contexts[5] = expected >> 5
-    m.contexts[6] = (2 * left + left2 + 2 * up + up_left + up_right + left2) & 2047
-    m.contexts[7] = _near(row, mean, 4) * 32 + _near(col, mean, 4)
+def _magnitude(m, exponent, mantissa, mixed):
+    """Return the magnitude of an exponent and the mantissa bits that are mixed."""
+    shift = mixed - _VALUE_BITS
+    part = mantissa >> shift if shift >= 0 else mantissa << -shift
+    return m.magnitudes[exponent << _VALUE_BITS | part]
 
 
 @inline
-def note_exponent(m, column, exponent):
-    """Update the running means with an exponent."""
-    value = exponent << 8
-    m.scalars[_ROW] += (value - m.scalars[_ROW]) >> 5
-    m.scalars[_ALL] += (value - m.scalars[_ALL]) >> 12
-    m.column_means[column] += np.int32((value - np.int64(m.column_means[column])) >> 5)
+def start_row(m, values, begin, mixed):
+    """Learn the means of columns from the row that ends, values from `begin` on, and begin another row."""
+    row = m.scalars[_ROW]
+    m.scalars[_ROWS] += 1.0
+    rate = 1.0 / min(m.scalars[_ROWS] + 8.0, 1000.0)
+    m.scalars[_START] += (row - m.scalars[_START]) / min(m.scalars[_ROWS] + 1.0, 64.0)
+    for k in range(m.columns.size):
+        value, mean = np.int64(values[begin + k]), m.columns[k]
+        found = min(_magnitude(m, value >> mixed, value & ((1 << mixed) - 1), mixed) / row, _OUTLIER * mean)
+        m.columns[k] = _clamp(mean + (found - mean) * rate, _LEAST, _MOST)
+    m.scalars[_ROW], m.scalars[_SEEN] = m.scalars[_START], 0.0
 
 
 @inline
-def code_bit(bit, maps, contexts, count, nodes, node, entries, weights, inputs, coder, coded, decoding):
+def expected(m, column, middle, most):
+    """Return the expected magnitude as an exponent in units of 1 / _STEPS, 0 to `most`."""
+    bits = np.float64(m.scalars[_ROW] * m.columns[column]).view(np.int64)
+    return _clamp((bits >> 48) - (1023 - middle) * _STEPS, 0, most)
+
+
+@inline
+def note(m, column, magnitude):
+    """Update the mean of the row with a magnitude."""
+    row = m.scalars[_ROW]
+    found = min(magnitude / m.columns[column], _OUTLIER * row)
+    m.scalars[_SEEN] = min(m.scalars[_SEEN] + 1.0, 1023.0)
+    m.scalars[_ROW] = _clamp(row + (found - row) / (m.scalars[_SEEN] + 16.0), _LEAST, _MOST)
+
+
+@inline
+def code_bit(bit, maps, count, entries, weights, inputs, coder, coded, decoding):
     """Predict one decision, code it in either direction, and update the models; return the bit."""
     for k in range(count):
-        entry = contexts[k] * nodes + node
-        entries[k] = entry
-        inputs[k] = STRETCH[maps[k, entry] >> np.uint32(20)]
+        inputs[k] = STRETCH[maps[k, entries[k]] >> np.uint32(20)]
     inputs[count] = 256
     mixed = squash(mixer.dot(weights, inputs))
-    probability = min(max(mixed, 1), (1 << 32) - 1)
+    probability = _clamp(mixed, 1, (1 << 32) - 1)
     if decoding:
         bit = arithmetic.decode(probability, coder, coded)
     else:
@@ -119,49 +139,60 @@ def code_bit(bit, maps, contexts, count, nodes, node, entries, weights, inputs, 
     return bit
 
 
-@kernel
-def code(m, values, mixed, columns, begin, end, paths, coder, coded, decoding):
-    """Code values begin to end in either direction: the exponents and `mixed` mantissa bits.
+@inline
+def code_exponent(m, exponent, expectation, top, coder, coded, decoding):
+    """Code an exponent of 0 to `top`; return it."""
+    start = _clamp(expectation // _STEPS, 0, top - 1)
+    here, phase, steps = start, _FIRST, _STEPS * (top + 1)
+    while True:
+        m.entries[0] = phase << 8 | _clamp(_STEPS * here - expectation + 128, 0, 255)
+        m.entries[1] = (phase * _NEAR + _clamp(here - start + 4, 0, _NEAR - 1)) * steps + expectation
+        m.entries[2] = phase << 8 | here
+        row = phase * 2 * _NEAR + _clamp(here - start + _NEAR, 0, 2 * _NEAR - 1)
+        bit = np.int64(exponent == here) if phase == _DOWN else np.int64(exponent > here)
+        bit = code_bit(bit, m.maps, _INPUTS, m.entries, m.weights[row], m.inputs, coder, coded, decoding)
+        if phase == _DOWN:
+            if bit:
+                return here
+            here -= 1
+        elif bit:
+            here, phase = here + 1, _UP
+        elif phase == _UP:
+            return here
+        else:
+            phase = _DOWN
+        if here == (0 if phase == _DOWN else top):
+            return here
 
-    paths: uint64 [exponents], the decisions to each exponent, first one lowest. Returns where coding stopped, before
-    `end` if `coded` is full or used up.
+
+@kernel
+def code(m, values, mixed, middle, top, coder, coded, decoding):
+    """Code values in either direction: the exponents and `mixed` mantissa bits.
+
+    middle: the exponent of magnitude 1. top: the largest possible exponent. Returns where coding stopped, before the
+    end if `coded` is full or used up.
     """
-    nodes, leaves = m.weights.shape[0], np.int64(1 << mixed)
-    for i in range(begin, end):
+    leaves, columns, most = np.int64(1 << mixed), m.columns.size, _STEPS * (top + 1) - 1
+    for i in range(values.size):
         if arithmetic.is_over(coder, coded, decoding):
             return i
         column = i % columns
-        left = np.int64(values[i - 1] >> mixed) if i > 0 else m.scalars[_ALL] >> 8
-        left2 = np.int64(values[i - 2] >> mixed) if i > 1 else left
-        if column == 0:
-            m.scalars[_ROW] = m.scalars[_ALL]
-        set_contexts(m, column, left, left2)
-        exponent = np.int64(values[i] >> mixed)
-        mantissa = np.int64(values[i]) & (leaves - 1)
-        node, depth = np.int64(0), np.uint64(0)
-        while node >= 0:
-            bit = np.int64((paths[exponent] >> depth) & np.uint64(1))
-            bit = code_bit(
-                bit, m.maps, m.contexts, _INPUTS, nodes, node, m.entries, m.weights[node], m.inputs, coder, coded,
-                decoding,
-            )  # fmt: skip
-            node = np.int64(m.tree[node, bit])
-            depth += np.uint64(1)
-        exponent = -1 - node
-        row, col, mean = m.scalars[_ROW], np.int64(m.column_means[column]), m.scalars[_ALL]
-        m.contexts[0] = exponent
-        m.contexts[1] = 0
-        m.contexts[2] = _near(exponent << 8, row + col - mean, 2) * 32 + _near(row, mean, 2)
-        m.contexts[3] = exponent * 8 + min(max(left - exponent + 4, 0), 7)
-        partial = np.int64(1)
+        if column == 0 and i > 0:
+            start_row(m, values, i - columns, mixed)
+        expectation = expected(m, column, middle, most)
+        exponent, mantissa = np.int64(values[i]) >> mixed, np.int64(values[i]) & (leaves - 1)
+        exponent = code_exponent(m, exponent, expectation, top, coder, coded, decoding)
+        distance, partial = _clamp(_STEPS * exponent - expectation + 128, 0, 255), np.int64(1)
         for shift in range(mixed - 1, -1, -1):
+            m.entries[0] = (distance >> 2) << mixed | partial
+            m.entries[1] = exponent << mixed | partial
             bit = code_bit(
-                (mantissa >> shift) & 1, m.mantissa_maps, m.contexts, _MANTISSA_INPUTS, leaves, partial, m.entries,
-                m.mantissa_weights[partial], m.mantissa_inputs, coder, coded, decoding,
+                (mantissa >> shift) & 1, m.mantissa_maps, _MANTISSA_INPUTS, m.entries, m.mantissa_weights[partial],
+                m.mantissa_inputs, coder, coded, decoding,
             )  # fmt: skip
             partial = 2 * partial + bit
+        mantissa = partial - leaves
         if decoding:
-            values[i] = values.dtype.type((exponent << mixed) | (partial - leaves))
-        note_exponent(m, column, exponent)
-        m.above[column + 1] = np.uint8(exponent)
-    return end
+            values[i] = values.dtype.type((exponent << mixed) | mantissa)
+        note(m, column, _magnitude(m, exponent, mantissa, mixed))
+    return values.size

@@ -1,21 +1,17 @@
 """The payload of the archive coding (archive.py), as encoder and decoder share it.
 
-It has the header, the cut of values into coded and raw bits, the tree of exponents and the segments. docs/format.md
-specifies it.
+It has the header, the cut of values into coded and raw bits, and the segments. docs/format.md specifies it.
 """
 
-import heapq
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from squeeze.packing.tensors.archive_models import ArchiveModel, build_model
 from squeeze.packing.tensors.content import Content
 from squeeze.packing.tensors.float_payload import DTYPES, WORDS, Array
-from squeeze.packing.tensors.tables import damaged, parse_symbols, tables_text
 from squeeze.system.arena import thread_buffer
 
 __all__ = [
@@ -30,7 +26,6 @@ __all__ = [
     "WHOLE",
     "WIDENED",
     "BitSplit",
-    "Tree",
     "model_of",
     "segments",
     "tops",
@@ -40,66 +35,12 @@ FORMAT = 1
 WHOLE, MIXED, WIDENED = 0, 1, 2  # after the header: a payload of floats.py, this coding, or this coding of float16
 SEGMENT = 1 << 22  # values that one set of models codes
 MAX_COLUMNS = 1 << 28
-HEAD = struct.Struct("<BBBBIQQQ")  # format, mode, mixed mantissa bits, 0, columns, values, tree bytes, rest bytes
+HEAD = struct.Struct("<BBBBIQQ")  # format, mode, mixed mantissa bits, middle, columns, values, rest bytes
 MAX_MIXED = 7
 AT_ONCE = 1 << 18  # values that are cut at a time
 
 # Bits of exponent and mantissa of each dtype that is mixed.
 FORMS = {"BF16": (8, 7), "F16": (5, 10), "F32": (8, 23), "F8_E4M3": (4, 3), "F8_E5M2": (5, 2)}
-
-
-class Tree(NamedTuple):
-    """The Huffman tree of the exponents.
-
-    nodes: as in ArchiveModel. paths: the decisions to each exponent, as `archive_models.code` takes them. text: the
-    tree in the payload, see tables.tables_text. mean: the most frequent exponent, from which running means start.
-    """
-
-    nodes: Array
-    paths: Array
-    text: bytes
-    mean: int
-
-    @classmethod
-    def build(cls, counts: Array) -> "Tree":
-        """Build the tree from the number of values with each exponent."""
-        used = np.flatnonzero(counts)
-        heap = [(int(counts[symbol]), int(symbol), [int(symbol)]) for symbol in used]
-        heapq.heapify(heap)
-        depths = np.zeros(counts.size, np.int64)
-        while len(heap) > 1:
-            first, second = heapq.heappop(heap), heapq.heappop(heap)
-            symbols = first[2] + second[2]
-            depths[symbols] += 1
-            heapq.heappush(heap, (first[0] + second[0], min(first[1], second[1]), symbols))
-        return cls.parse(tables_text(used, np.maximum(depths[used], 1)[None]), counts.size)
-
-    @classmethod
-    def parse(cls, text: bytes, exponents: int) -> "Tree":
-        """Build the canonical tree from the depths in a payload. Raises DamagedError if there is no such tree."""
-        symbols, (depths,) = (part.tolist() for part in parse_symbols(text, 1, exponents))
-        order = sorted(range(len(symbols)), key=lambda k: (depths[k], symbols[k]))
-        paths = np.zeros(exponents, np.uint64)
-        if len(symbols) == 1:
-            only = -1 - symbols[0]
-            return cls(np.array([[only, only]], np.int32), paths, text, symbols[0])
-        nodes, word, before = [[0, 0]], 0, 0
-        if not symbols or max(depths) > 63 or sum(1 << (63 - depth) for depth in depths) != 1 << 63:
-            raise damaged("its tree is invalid")
-        for k in order:
-            word <<= depths[k] - before
-            before, node = depths[k], 0
-            for shift in range(before - 1, -1, -1):
-                bit = word >> shift & 1
-                paths[symbols[k]] |= np.uint64(bit << (before - 1 - shift))
-                if shift == 0:
-                    nodes[node][bit] = -1 - symbols[k]
-                elif nodes[node][bit] == 0:
-                    nodes.append([0, 0])
-                    nodes[node][bit] = len(nodes) - 1
-                node = nodes[node][bit]
-            word += 1
-        return cls(np.array(nodes, np.int32), paths, text, symbols[order[0]])
 
 
 @dataclass(frozen=True)
@@ -156,6 +97,6 @@ def segments(count: int, columns: int) -> Iterator[tuple[int, int]]:
         yield begin, min(begin + size, count)
 
 
-def model_of(values: Array, tree: Tree, columns: int, mixed: int) -> ArchiveModel:
+def model_of(cut: BitSplit, values: Array, columns: int, middle: int) -> ArchiveModel:
     """Return the initial model of a segment, in memory of this thread."""
-    return build_model(tree.nodes, min(columns, values.size), mixed, tree.mean)
+    return build_model(1 << cut.exponent, min(columns, values.size), cut.mixed, middle)
