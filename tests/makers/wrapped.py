@@ -2,6 +2,7 @@
 
 import base64
 import gzip
+import hashlib
 import io
 import json
 import quopri
@@ -21,6 +22,25 @@ def zip_archive(members: dict[str, bytes]) -> bytes:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
             archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+    return file.getvalue()
+
+
+def wheel(texts: tuple[bytes, ...] = TEXTS, wrong: bytes = b"") -> bytes:
+    """Return a wheel of some texts with small and stored members; `wrong` is one more line of its RECORD."""
+    members = {f"words/part-{number}.txt": text for number, text in enumerate(texts)}
+    members |= {"words/__init__.py": b"", "words-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\n" * 3}
+    lines = wrong + b"".join(
+        b"%b,sha256=%b,%d\n"
+        % (name.encode(), base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"="), len(content))
+        for name, content in members.items()
+    )
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            stored = zipfile.ZIP_STORED if name.endswith("1.txt") else zipfile.ZIP_DEFLATED
+            archive.writestr(zipfile.ZipInfo(name), content, stored)
+        name = "words-1.0.dist-info/RECORD"
+        archive.writestr(zipfile.ZipInfo(name), lines + name.encode() + b",,\n", zipfile.ZIP_DEFLATED)
     return file.getvalue()
 
 
@@ -52,6 +72,7 @@ def documents() -> dict[str, bytes]:
     texts = base64.encodebytes(TEXTS[0]), TEXTS[1].hex().encode(), TEXTS[2].decode().encode("utf-16-le")
     return {
         "zip": zip_archive(members),
+        "wheel": wheel(),
         "gzip": gzip_file(TEXTS[0]),
         "zlib": b"stream\n" + zlib.compress(TEXTS[1]) + b"\nendstream stream\n" + zlib.compress(TEXTS[2], 9) + b"\n",
         "PNG": png(inputs.words(8_000)),

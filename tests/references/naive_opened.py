@@ -16,6 +16,7 @@ from tests.references import (
     naive_pickle,
     naive_pyc,
     naive_quick,
+    naive_zip,
 )
 from tests.references.naive_deflate import Closings
 from tests.references.naive_program import image
@@ -63,15 +64,18 @@ def _take_own(node: dict[str, Any], own: Bytes) -> None:
 
 
 def _close(node: dict[str, Any], closings: Closings) -> bytes:
-    own, data, wrappers = Bytes(node["own"]), b"", []
+    own, data, wrappers, contents = Bytes(node["own"]), b"", [], []
     for child in node["children"]:
         data += own.take(child["gap"])
         content = _close(child["node"], closings)
         if child["kind"] in (22, 23):
             content, child["extra"] = _numbers(content, child["extra"], data)
+        flags = child["extra"][0] if child["kind"] == 0 and child["extra"] else 0
+        if flags & 8:
+            content = naive_zip.record(content, data, [wrapper[:2] for wrapper in wrappers], contents)
         stream = closings.close(content, child["closing"]) if child["kind"] in (0, 1, 2, 3, 16, 23) else b""
         wrapper = _closed(child["kind"], content, child["extra"], stream)
-        flags = child["extra"][0] if child["kind"] == 0 and child["extra"] else 0
+        contents.append(content if child["kind"] == 0 else None)
         fields = struct.pack("<III", zlib.crc32(content), len(stream), len(content))
         wrappers.append((len(data), len(data) + len(wrapper), flags, fields))
         data += wrapper
@@ -79,7 +83,7 @@ def _close(node: dict[str, Any], closings: Closings) -> bytes:
 
 
 def _filled(empty: bytes, wrappers: list[tuple[int, int, int, bytes]]) -> bytes:
-    data, waiting = bytearray(empty), []
+    data, known = bytearray(empty), {}
 
     def u16(at: int) -> int:
         return empty[at] + 256 * empty[at + 1]
@@ -97,25 +101,10 @@ def _filled(empty: bytes, wrappers: list[tuple[int, int, int, bytes]]) -> bytes:
         place = end + 4 if empty[end : end + 4] == b"PK\7\x08" else end
         if headers and flags & 2 and place + 12 <= after:
             data[place : place + 12] = fields
-        if headers and flags & 4:
-            name = empty[headers[-1] + 30 : headers[-1] + 30 + u16(headers[-1] + 26)]
-            waiting.append((name, fields, headers[-1]))
-        place = end
-        while (place := empty.find(b"PK\1\2", place, after)) >= 0:
-            run, entries = place, []
-            while empty[place : place + 4] == b"PK\1\2" and place + 46 <= after:
-                entries.append(place)
-                place += 46 + u16(place + 28) + u16(place + 30) + u16(place + 32)
-            first = 0
-            if empty[place : place + 4] == b"PK\5\6" and place + 22 <= after:
-                first = run - int.from_bytes(empty[place + 16 : place + 20], "little")
-            for at in entries:
-                name = empty[at + 46 : at + 46 + u16(at + 28)]
-                for one in [one for one in waiting if one[0] == name][:1]:
-                    waiting.remove(one)
-                    data[at + 16 : at + 28] = one[1]
-                    data[at + 42 : at + 46] = struct.pack("<I", (one[2] - first) % 2**32)
-            place = max(place, run + 1)
+        if headers:
+            known[headers[-1]] = fields
+    if any(flags & 4 for _, _, flags, _ in wrappers):
+        naive_zip.fill_directories(data, [wrapper[:2] for wrapper in wrappers], known)
     return bytes(data)
 
 

@@ -18,8 +18,9 @@ from squeeze.codecs.parse.room import Room
 from squeeze.codecs.parse.streams import Deflate, ZipMember
 from squeeze.codecs.parse.strips import Differences, Strip, strips_in
 from squeeze.codecs.parse.tree import DEEPEST, MOST_WRAPPERS, Child, Node
+from squeeze.codecs.parse.wheel_record import is_record, lines_of
 from squeeze.codecs.parse.wrappers import WRAPPERS
-from squeeze.codecs.parse.zip_fields import Member, emptied
+from squeeze.codecs.parse.zip_fields import RECORD, Member, emptied
 
 __all__ = ["candidates", "node_of", "parse"]
 
@@ -57,7 +58,8 @@ class _Parser:
             before = room.content
             room.content -= found.content.size
             found, node = self._content(found, depth, strips.get(place))
-            if not (node.children or WRAPPERS[kind].is_certain or self._pays(data, found)):
+            is_certain = WRAPPERS[kind].is_certain or (kind == ZipMember.kind and is_record(raw, found.start))
+            if not (node.children or is_certain or self._pays(data, found)):
                 room.content, refused[kind] = before, found.start + found.size
                 if found.opened:  # a stream that did not pay behind its header does not without it
                     refused[Deflate.kind] = refused[kind]
@@ -151,6 +153,7 @@ def node_of(data: np.ndarray, children: list[Child]) -> Node:
         data = filled
     else:
         flags = [0] * len(members)
+    _leave_out_record(data, children, members, flags)
     owned, done = list[np.ndarray](), 0
     for number, (member, flag) in enumerate(zip(members, flags, strict=True)):
         owned.append(data[done : member.start])
@@ -159,6 +162,18 @@ def node_of(data: np.ndarray, children: list[Child]) -> Node:
         if flag and found:
             children[number] = replace(children[number], found=replace(found, extra=bytes([flag])))
     return Node(np.concatenate([*owned, data[done:]]) if children else data, tuple(children))
+
+
+def _leave_out_record(data: np.ndarray, children: list[Child], members: list[Member], flags: list[int]) -> None:
+    """Replace the content of a wheel's RECORD, the last of several, by what remains of it, and flag it."""
+    for number in reversed(range(len(children))):
+        found = children[number].found
+        if found and found.kind == ZipMember.kind and is_record(data, found.start):
+            remains = lines_of(found.content, data[: found.start].tobytes(), members[:number])
+            if remains is not None:
+                children[number] = replace(children[number], node=Node(remains))
+                flags[number] |= RECORD
+            return
 
 
 def candidates(data: bytes, without: Container[int] = (), named: Iterable[int] = ()) -> list[tuple[int, int]]:

@@ -13,8 +13,9 @@ from squeeze.codecs.parse.palette import Palette, ranks_of
 from squeeze.codecs.parse.protocol import Found
 from squeeze.codecs.parse.room import MOST_OPENED
 from squeeze.codecs.parse.streams import ZipMember
+from squeeze.codecs.parse.wheel_record import record_of
 from squeeze.codecs.parse.wrappers import WRAPPERS
-from squeeze.codecs.parse.zip_fields import ALL, Member, fill
+from squeeze.codecs.parse.zip_fields import ALL, RECORD, Member, fill
 from squeeze.errors import DamagedError
 from squeeze.system.binary import read_exactly, read_varint, varint
 
@@ -157,7 +158,7 @@ def close(root: Node, most: int) -> np.ndarray:
 
 
 def _closed(node: Node, closings: Closings, most: int) -> np.ndarray:
-    done, size, pieces, starts, members = 0, 0, list[np.ndarray](), list[int](), list[Member]()
+    done, size, pieces, starts, members, has_record = 0, 0, list[np.ndarray](), list[int](), list[Member](), False
     for child in node.children:
         wrapper, extra = WRAPPERS[child.kind], child.extra
         content = _closed(child.node, closings, 2 * MOST_OPENED)
@@ -168,6 +169,10 @@ def _closed(node: Node, closings: Closings, most: int) -> np.ndarray:
             palette, extra = Palette.read(extra)
             colours = _part_of(pieces, starts, size - palette.distance - palette.size, palette.size)
             content = palette.exchanged(content, np.argsort(ranks_of(colours)).astype(np.uint8))
+        if (flags := _flags(child)) & RECORD:
+            if has_record:
+                raise _impossible()
+            content, has_record = record_of(content, np.concatenate([*pieces, node.own[:0]]).tobytes(), members), True
         stream = closings.close(content, child.closing) if child.closing else content[:0]
         starts.append(size)
         pieces.append(wrapper.close(content, stream, extra))
@@ -176,13 +181,11 @@ def _closed(node: Node, closings: Closings, most: int) -> np.ndarray:
             raise _impossible()
         done += child.gap
         is_zip = child.kind == ZipMember.kind
-        members.append(Member(size - pieces[-1].size, size, content if is_zip else None, _flags(child)))
+        members.append(Member(size - pieces[-1].size, size, content if is_zip else None, flags & ALL))
     if not pieces:
         return node.own
     data = np.concatenate([*pieces, node.own[done:]])
-    if any(member.flags for member in members):
-        fill(data, members)
-    return data
+    return fill(data, members) if any(member.flags for member in members) else data
 
 
 def _part_of(pieces: list[np.ndarray], starts: list[int], begin: int, size: int) -> np.ndarray:
@@ -202,7 +205,7 @@ def _flags(child: Child) -> int:
     """Return the flags of a zip member, 0 for others."""
     if child.kind != ZipMember.kind or not child.extra:
         return 0
-    if len(child.extra) > 1 or not 1 <= child.extra[0] <= ALL:
+    if len(child.extra) > 1 or not 1 <= child.extra[0] <= ALL | RECORD:
         raise _impossible()
     return child.extra[0]
 

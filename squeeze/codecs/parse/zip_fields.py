@@ -1,22 +1,26 @@
-"""Fields of zip archives that follow from the members: CRC-32 and sizes, and offsets in the central directory.
+"""Fields of zip archives that follow from the members: CRC-32 and sizes, and what central directories repeat.
 
-They are zeros in the own bytes of a node, and flags of each member say which of its fields are filled in again.
+They are zeros in the own bytes of a node, and flags of each member say which of its fields are filled in again. What
+directories repeat are differences (zip_directory.py) if a flag of the first member says so.
 docs/format.md specifies it (21.2).
 """
 
 import struct
 import zlib
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["Member", "emptied", "fill"]
+from squeeze.codecs.parse import zip_directory
 
-_LOCAL, _DESCRIPTOR, _ENTRY, _END = b"PK\3\4", b"PK\7\x08", b"PK\1\2", b"PK\5\6"
-_HEADER, _ENTRY_SIZE, _END_SIZE = 30, 46, 22  # bytes without names
-IN_HEADER, IN_DESCRIPTOR, IN_DIRECTORY = 1, 2, 4  # flags: fields of the header, the descriptor, the directory entry
+__all__ = ["ALL", "IN_DIRECTORY", "RECORD", "Member", "emptied", "fill"]
+
+_LOCAL, _DESCRIPTOR = b"PK\3\4", b"PK\7\x08"
+_HEADER = 30  # bytes without names
+IN_HEADER, IN_DESCRIPTOR = 1, 2  # flags: fields of the header, and of the descriptor
+IN_DIRECTORY = 4  # the same of the first member: the node's directories are differences
+RECORD = 8  # its content is what remains of the RECORD of a wheel (wheel_record.py)
 ALL = IN_HEADER | IN_DESCRIPTOR | IN_DIRECTORY
 _FARTHEST = 1 << 12  # bytes before a stream in which its header begins
 
@@ -44,67 +48,86 @@ class Member(NamedTuple):
         return struct.pack("<III", zlib.crc32(self.content.data), *sizes)
 
 
-class _Field(NamedTuple):
-    """Bytes at some places that follow from the member with a number, and its flag for them."""
+class _Fields(NamedTuple):
+    """Hold the values that follow from a member, and their places.
 
-    values: tuple[tuple[int, bytes], ...]
-    member: int
-    flag: int
+    Attributes:
+        header: Where its header begins.
+        descriptor: Where the fields of its descriptor begin, or -1.
+        values: CRC-32 and both sizes.
+    """
+
+    header: int
+    descriptor: int
+    values: bytes
+
+    def places(self) -> Iterator[tuple[int, int]]:
+        """Yield the flags and places of the values."""
+        yield IN_HEADER, self.header + 14
+        if self.descriptor >= 0:
+            yield IN_DESCRIPTOR, self.descriptor
 
 
-def fill(data: np.ndarray, members: Sequence[Member]) -> None:
-    """Write the fields that the flags of members name into the bytes of a node.
+def fill(data: np.ndarray, members: Sequence[Member]) -> np.ndarray:
+    """Return the bytes of a node with what the flags of members name.
 
     Args:
         data: uint8, changed in place.
         members: all wrappers of the node, in order.
     """
-    for values, _, _ in list(_fields(data.tobytes(), members)):
-        for at, value in values:
-            data[at : at + len(value)] = np.frombuffer(value, np.uint8)
+    found = _fields(data.tobytes(), members)
+    for number, fields in found.items():
+        for flag, at in fields.places():
+            if members[number].flags & flag:
+                data[at : at + len(fields.values)] = np.frombuffer(fields.values, np.uint8)
+    if any(member.flags & IN_DIRECTORY for member in members):
+        return _exchanged(data, members, found, True)
+    return data
 
 
 def emptied(data: np.ndarray, members: Sequence[Member]) -> tuple[np.ndarray, list[int]]:
-    """Return the bytes of a node with zeros for the fields that can be filled in, and the flags of all wrappers.
+    """Return the bytes of a node without what can be filled in, and the flags of all wrappers.
 
     Args:
         data: uint8.
         members: all wrappers of the node, in order.
     """
     raw, flags = data.tobytes(), [0] * len(members)
-    if not any(member.content is not None for member in members):
+    found = _fields(raw, members)
+    if not found:
         return data, flags
-    empty = bytearray(raw)
-    for values, number, flag in _fields(raw, [member._replace(flags=ALL) for member in members]):
-        if all(raw[at : at + len(value)] == value for at, value in values):
-            flags[number] |= flag
-            for at, value in values:
-                empty[at : at + len(value)] = bytes(len(value))
-    found, filled = np.frombuffer(bytes(empty), np.uint8), np.frombuffer(empty, np.uint8)
-    fill(filled, [member._replace(flags=flag) for member, flag in zip(members, flags, strict=True)])
-    return (found, flags) if np.array_equal(filled, data) else (data, [0] * len(members))
+    empty = _exchanged(data, members, found, False)
+    changed = empty != data
+    if 2 * np.count_nonzero(empty[changed]) < np.count_nonzero(changed):
+        flags[next(iter(found))] = IN_DIRECTORY
+    else:
+        empty = data.copy()
+    for number, fields in found.items():
+        for flag, at in fields.places():
+            if raw[at : at + len(fields.values)] == fields.values:
+                flags[number] |= flag
+                empty[at : at + len(fields.values)] = 0
+    filled = fill(empty.copy(), [member._replace(flags=flag) for member, flag in zip(members, flags, strict=True)])
+    return (empty, flags) if np.array_equal(filled, data) else (data, [0] * len(members))
 
 
-def _fields(data: bytes, members: Sequence[Member]) -> Iterator[_Field]:
-    """Yield the fields of the members that their flags name; data may have zeros there."""
-    known, done = dict[bytes, deque[tuple[int, int]]](), 0  # numbers and headers of members by name
-    for number, (member, after) in enumerate(zip(members, [*(m.start for m in members[1:]), len(data)], strict=True)):
-        header = _header(data, done, member.start) if member.content is not None and member.flags else -1
+def _exchanged(data: np.ndarray, members: Sequence[Member], found: dict[int, _Fields], is_coded: bool) -> np.ndarray:
+    """Return the bytes of a node with directories in place of differences, or the other way round."""
+    known = {fields.header: fields.values for fields in found.values()}
+    return zip_directory.exchange(data, [(member.start, member.end) for member in members], known, is_coded)
+
+
+def _fields(data: bytes, members: Sequence[Member]) -> dict[int, _Fields]:
+    """Return the fields of zip members that have a header, by the numbers of the wrappers."""
+    found, done = dict[int, _Fields](), 0
+    afters = [*(member.start for member in members[1:]), len(data)][: len(members)]
+    for number, (member, after) in enumerate(zip(members, afters, strict=True)):
+        header = _header(data, done, member.start) if member.content is not None else -1
         done = member.end
         if header >= 0:
-            if member.flags & IN_HEADER:
-                yield _Field(((header + 14, member.fields),), number, IN_HEADER)
             descriptor = done + 4 * (data[done : done + 4] == _DESCRIPTOR)
-            if member.flags & IN_DESCRIPTOR and descriptor + 12 <= after:
-                yield _Field(((descriptor, member.fields),), number, IN_DESCRIPTOR)
-            if member.flags & IN_DIRECTORY:
-                size = int.from_bytes(data[header + 26 : header + 28], "little")
-                known.setdefault(data[header + 30 : header + 30 + size], deque()).append((number, header))
-        for base, at, name in _entries(data, done, after):
-            if waiting := known.get(name):
-                listed, place = waiting.popleft()
-                offset = struct.pack("<I", place - base & 0xFFFFFFFF)
-                yield _Field(((at + 16, members[listed].fields), (at + 42, offset)), listed, IN_DIRECTORY)
+            found[number] = _Fields(header, descriptor if descriptor + 12 <= after else -1, member.fields)
+    return found
 
 
 def _header(data: bytes, begin: int, end: int) -> int:
@@ -114,19 +137,3 @@ def _header(data: bytes, begin: int, end: int) -> int:
         if end - place >= _HEADER and place + _HEADER + sum(struct.unpack_from("<HH", data, place + 26)) == end:
             return place
     return -1
-
-
-def _entries(data: bytes, begin: int, end: int) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the entries of central directories from `begin` to `end`: the archive's start, their own, and a name."""
-    at = begin
-    while (at := data.find(_ENTRY, at, end)) >= 0:
-        start, found = at, list[tuple[int, bytes]]()
-        while data.startswith(_ENTRY, at) and at + _ENTRY_SIZE <= end:
-            sizes = struct.unpack_from("<HHH", data, at + 28)
-            found.append((at, data[at + _ENTRY_SIZE : at + _ENTRY_SIZE + sizes[0]]))
-            at += _ENTRY_SIZE + sum(sizes)
-        base = 0
-        if data.startswith(_END, at) and at + _END_SIZE <= end:
-            base = start - int.from_bytes(data[at + 16 : at + 20], "little")
-        yield from ((base, place, name) for place, name in found)
-        at = max(at, start + 1)

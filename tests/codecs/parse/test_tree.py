@@ -15,6 +15,7 @@ from tests.makers import jpegs, wrapped
 DOCUMENTS = wrapped.documents()
 KINDS = {
     "zip": ["zip member"] * 4,
+    "wheel": ["zip member"] * 4,
     "gzip": ["gzip"],
     "zlib": ["zlib"] * 2,
     "PNG": ["PNG"],
