@@ -13,6 +13,7 @@ from squeeze.integrations.forms import open_stored
 from squeeze.integrations.load_model import load_model
 from squeeze.recipes.train import by_block, trainer
 from squeeze.recipes.train.losses import divergence
+from tests.makers.cases import every
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -107,7 +108,7 @@ def assert_same_form(source, out):
     assert json.loads((out / "config.json").read_text()) == json.loads((source / "config.json").read_text())
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", every(2, FORMATS))
 def test_scales_learn_and_codes_stay(tmp_path, models, monkeypatch, name):
     monkeypatch.setattr(trainer, "in_halves", lambda device: False)
     base = models()

@@ -9,6 +9,7 @@ from squeeze.errors import SqueezeError
 from squeeze.integrations.load_model import load_model
 from squeeze.recipes.measure.outputs import output_qualities, sentences
 from tests.makers import zoo, zoo_others
+from tests.makers.cases import every
 from tests.makers.command import call
 
 pytest.importorskip("transformers", reason="transformers is not installed")
@@ -32,7 +33,7 @@ def _same_as_dense(name, source, out, dense, most):
     assert max(one.error for one in compare_outputs(model, load_model(source), inputs)) < most
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", every(3, QUICK))
 def test_a_quantised_model_computes_what_its_dense_form_does(name, tmp_path):
     source, inputs = zoo_others.write(tmp_path / "model", name), zoo_others.samples(name, 2)
     report = squeeze.quantize(source, out=tmp_path / "out", calibration=inputs, bits=8, group_size=32, format="squeeze")

@@ -13,6 +13,7 @@ from squeeze.integrations.load_model import load_model
 from squeeze.quant.formats import read
 from squeeze.quant.linear import QuantLinear
 from tests.makers import mixtures, tiny_models
+from tests.makers.cases import all_slow_but
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -136,7 +137,7 @@ def test_other_formats_refuse_them_before_anything_is_done(tmp_path, folder, opt
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("bits", [5, 6, 7])
+@pytest.mark.parametrize("bits", all_slow_but([6], [5, 6, 7]))
 def test_sparse_weights_factors_and_differences_hold_them(tmp_path, folder, text, bits):
     given = ("--calibration", text, "--samples", "4", "--sequence-length", "48", "--bits", bits, "-q")
     base = shutil.copytree(folder, tmp_path / "model")  # which a difference looks for beside itself

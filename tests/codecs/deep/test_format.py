@@ -12,6 +12,7 @@ from squeeze.codecs.stream import container, dictionary, integers, levels
 from squeeze.codecs.stream.index import read_index
 from tests.golden import samples
 from tests.makers import inputs, sheets
+from tests.makers.cases import all_slow_but
 from tests.references import naive_dictionary, naive_recurrent
 from tests.references.naive_deep import FORMAT, Decoder
 
@@ -63,7 +64,7 @@ def test_files_decode_as_they_are_specified(raw, kind, level):
     assert is_written_as_specified(raw, level, kind)
 
 
-@pytest.mark.parametrize("level", [4, 5, 6])
+@pytest.mark.parametrize("level", all_slow_but([4, 6], [4, 5, 6]))
 @pytest.mark.parametrize("raw", [LOG, JSON], ids=["log", "json"])
 def test_lines_decode_as_they_are_specified(raw, level):
     assert is_read_as_specified(raw, level, "lines")

@@ -1,11 +1,14 @@
 """Images decode by a decoder written from docs/format.md."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from squeeze.codecs.image import coder
 from squeeze.codecs.image.layout import LIGHT_MARK, Layout
 from tests.makers import images
+from tests.makers.cases import every
 from tests.references import naive_image
 
 CASES = {
@@ -21,8 +24,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("model", [0, 1, LIGHT_MARK])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "model"), every(2, itertools.product(CASES, (0, 1, LIGHT_MARK))))
 def test_an_image_decodes_by_the_specification(name, model):
     form = CASES[name]
     size = form.prefix + (12 + 30 * (name == "narrow")) * (form.stride + form.filtered) - 1

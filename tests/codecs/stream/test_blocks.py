@@ -11,6 +11,7 @@ from squeeze.codecs.stream import blocks
 from squeeze.codecs.stream.blocks import WINDOW
 from squeeze.codecs.stream.index import read_index
 from tests.makers import inputs
+from tests.makers.cases import all_slow_but
 
 
 def kinds(data):
@@ -75,7 +76,7 @@ def _columns(record: int, size: int) -> bytes:
     return rows.astype(np.uint8).tobytes()[:size]
 
 
-@pytest.mark.parametrize("ends", [(6, 0, 2), (2, 6, 0), (2, 6, 2)])
+@pytest.mark.parametrize(("ends",), all_slow_but([((2, 6, 2),)], [((6, 0, 2),), ((2, 6, 0),), ((2, 6, 2),)]))
 def test_ends_of_a_table_with_other_records_are_cut_off(ends):
     windows = zip((31, 50, 73), ends, strict=True)
     data = b"".join(_columns(record, size * WINDOW) for record, size in windows)

@@ -1,5 +1,6 @@
 """Data with the order-0 entropy of noise that still shrinks is coded, and record lengths are found by trial."""
 
+import itertools
 import lzma
 
 import numpy as np
@@ -11,6 +12,7 @@ from squeeze.codecs.stream import blocks, encoding, sampling
 from squeeze.codecs.stream.resources import LanguageOptions
 from squeeze.codecs.stream.settings import resolve_settings
 from tests.makers import inputs, sheets
+from tests.makers.cases import every
 
 CHANCE = np.random.default_rng(7)
 TIME = np.arange(6000)
@@ -33,8 +35,7 @@ def as_array(raw):
     return np.frombuffer(raw, np.uint8)
 
 
-@pytest.mark.parametrize("level", [1, 3])
-@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize(("name", "level"), every(3, itertools.product(NUMBERS, (1, 3))))
 def test_numbers_are_never_larger_than_xz_makes_them(name, level):
     raw = NUMBERS[name]
     coded = squeeze.compress(raw, level)

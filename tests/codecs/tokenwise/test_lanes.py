@@ -22,6 +22,7 @@ from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.tokenwise import lanes, prefill
 from squeeze.lm import models
 from tests.makers import inputs, tiny_models
+from tests.makers.cases import every
 from tests.makers.tokenwise import DATA, TEXT, calm, codecs_of, preset, settings_of
 
 LIKE_OTHERS = ("real text", "random twice")  # TEXT is around each case, and "random" is another
@@ -56,7 +57,7 @@ def any_folder(request, tmp_path_factory) -> Path:
 WITH_LANGUAGE_MODEL = [n for n, row in levels.LEVELS.items() if row.needs_language_model]
 
 
-@pytest.mark.parametrize("case", BYTES)
+@pytest.mark.parametrize("case", every(2, BYTES))
 def test_any_bytes_in_any_lanes_by_any_threads(any_folder, case):
     """Coded bytes depend only on lanes and window."""
     model = models.find(any_folder).network

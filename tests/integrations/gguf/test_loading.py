@@ -20,6 +20,7 @@ from squeeze.integrations.gguf.metadata import Metadata
 from squeeze.integrations.load_model import load_model, tokenizer_of
 from squeeze.recipes.measure.compare import compare
 from tests.makers import gguf_models, tiny_models
+from tests.makers.cases import every
 from tests.makers.command import call
 
 pytest.importorskip("transformers", reason="transformers is not installed")
@@ -44,7 +45,7 @@ def text(tmp_path):
     return tmp_path / "text.txt"
 
 
-@pytest.mark.parametrize("kind", gguf_models.KINDS)
+@pytest.mark.parametrize("kind", every(2, gguf_models.KINDS))
 def test_it_computes_with_the_numbers_that_the_blocks_stand_for(tmp_path, kind):
     folder, path = gguf_models.save(kind, tmp_path / "model"), tmp_path / "out.gguf"
     squeeze.quantize(folder, "rtn", out=path, format="gguf", type="q4_0")

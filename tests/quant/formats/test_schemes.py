@@ -16,6 +16,7 @@ from squeeze.quant.formats import FORMATS, read
 from squeeze.quant.methods import SCHEMES
 from squeeze.recipes.options import Quantizing
 from tests.makers import gguf_models
+from tests.makers.cases import every
 from tests.makers.quantised import SERVED
 
 pytest.importorskip("transformers", reason="transformers is not installed")
@@ -69,7 +70,7 @@ def inputs_of_layers(model, names):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("scheme", SERVED)
+@pytest.mark.parametrize("scheme", every(3, SERVED))
 def test_the_package_runs_what_was_written_as_we_do(written, scheme):
     pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
     folder, report = written(scheme)
