@@ -10,6 +10,7 @@ from tests.references import (
     naive_base85,
     naive_bzip2,
     naive_class,
+    naive_dex,
     naive_escapes,
     naive_fax,
     naive_gif,
@@ -202,6 +203,8 @@ def _closed(kind: int, content: bytes, extra: bytes, stream: bytes) -> bytes:
         return naive_class.close(content, extra)
     if kind == 30:
         return naive_pickle.close(content)
+    if kind == 31:
+        return naive_dex.close(content, extra)
     if kind == 9:
         return image(content, extra)
     assert kind == 6

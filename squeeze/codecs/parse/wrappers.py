@@ -2,6 +2,7 @@
 
 from squeeze.codecs.parse.base85 import Ascii85, Base85
 from squeeze.codecs.parse.bzip2.stream import Bzip2
+from squeeze.codecs.parse.dex import Dex
 from squeeze.codecs.parse.early_lzw import EarlyLzw
 from squeeze.codecs.parse.encodings import CodePage, Utf32
 from squeeze.codecs.parse.escapes import JsonEscapes, Percent, QuotedPrintable
@@ -54,4 +55,5 @@ WRAPPERS: tuple[Wrapper, ...] = (
     Pyc(),
     JavaClass(),
     Pickle(),
+    Dex(),
 )

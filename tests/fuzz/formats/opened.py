@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.fuzz.formats.sqz import Sqz
-from tests.makers import arrays, byte_code, cheapest, classes, faxes, hdf5, images, inputs, quick, wrapped
+from tests.makers import arrays, byte_code, cheapest, classes, dexes, faxes, hdf5, images, inputs, quick, wrapped
 
 
 class Opened(Sqz):
@@ -28,6 +28,7 @@ class Opened(Sqz):
         documents |= {"LZ4": quick.lz4_file(text, 0x5C), "Snappy": quick.snappy_file(text)}
         documents["byte code"] = byte_code.by_hand("3.11") + byte_code.by_hand("3.8")
         documents["class file"] = classes.class_file(20)
+        documents["Android executable"] = dexes.dex_file()
         documents["pickle"] = pickle.dumps([[str(number), number] for number in range(200)], 2)
         documents["HDF5"] = hdf5.hdf5(np.frombuffer(arrays.heights(40, 50), ">i2").reshape(40, 50), 10)
         documents["floats of TIFF"] = images.tiff(images.pixels(30, 40) / np.float32(7), coding=8, predictor=3)
