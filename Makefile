@@ -10,7 +10,7 @@ NEWEST := .venv/newest/bin/python
 LOWEST_TESTS := tests/system tests/commands tests/checkpoint tests/lm tests/codecs/stream tests/factor \
 	tests/integrations tests/kernels tests/kv tests/packing tests/prune tests/quant tests/recipes tests/test_*.py
 
-.PHONY: dist-platforms demo demo-model demo-cluster test test-slow test-lowest test-newest test-browser gpu fuzz lint dist docs docs-serve bench bench-quick golden clean
+.PHONY: dist-platforms demo test test-slow test-lowest test-newest test-browser gpu fuzz lint dist docs docs-serve bench bench-quick golden clean
 
 .venv/stamp: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Error: squeeze needs Python 3.11 or newer; set PYTHON")'
@@ -53,12 +53,6 @@ LOWEST_TESTS := tests/system tests/commands tests/checkpoint tests/lm tests/code
 
 demo: .venv/stamp
 	$(BIN)/python -m bench demo
-
-demo-model: .venv/stamp
-	$(BIN)/python -m bench demo-model
-
-demo-cluster: .venv/cloud
-	$(BIN)/python -m bench demo-cluster
 
 test: .venv/llamacpp .venv/cloud
 	$(PYTEST)
@@ -106,7 +100,7 @@ docs: .venv/docs
 docs-serve: .venv/docs
 	$(BIN)/mkdocs serve --strict
 
-bench: .venv/stamp  # or another one of `python -m bench`: make bench NAME=speed
+bench: .venv/stamp  # or another one of `python -m bench`: make bench NAME=public
 	$(BIN)/python -m bench $(or $(NAME),sizes)
 
 bench-quick: .venv/stamp

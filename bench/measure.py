@@ -18,14 +18,10 @@ __all__ = ["MEASURES", "Measure", "Row", "load", "minutes", "option"]
 
 MEASURES = {
     "demo": "compress, test, restore and compare a text; sizes of the other compressors that are installed",
-    "demo-model": "import the bundled model, quantize it to 4 bits and evaluate it, with a report page",
-    "demo-cluster": "compress a corpus in S3 on two nodes while a worker is killed; verify it, restore one member",
     "sizes": "bytes of files at each level and with other compressors",
-    "speed": "bytes and speed of all levels and rivals on one file, in one run",
     "start": "first and later uses of the wheels in an empty environment, and their installed sizes",
     "monotone": "files that a level makes larger than the next lower one, by more than 0.1 % and 32 bytes",
-    "never-larger": "files that are larger than with xz -9e, by more than 32 bytes",
-    "closed": "files that are larger than with --no-parse",
+    "never-larger": "files that are larger than with xz -9e or with --no-parse",
     "real": "documents, archives and images with wrappers opened and closed, and with other compressors",
     "deflate": "bytes that close deflate streams of zlib, 7-Zip and other encoders, and those in documents",
     "programs": "programs at level 3 with all transforms, and with each of them left out",
@@ -34,7 +30,6 @@ MEASURES = {
     "sounds": "sounds without compression, compared with FLAC, paq8px and xz",
     "public": "widely used compressors as whole processes, on a text, JSON and a program",
     "lm-speed": "tokens per second of level 8, compared with llama.cpp on the same weights",
-    "exactness": "the same .sqz with every number of threads, prefill size and instruction set",
     "cluster": "files compressed by one and two workers of a local Ray cluster, compared with no cluster",
     "store": "fine-tunes of one base in a store, compared with packing them one by one, and with lmz",
     "packed": "a packed model on the CPU: processor time of a token, compared with bf16",
@@ -50,7 +45,7 @@ MEASURES = {
     "kv": "perplexity, KL, bits, bytes and time of each KV cache policy",
     "zoo": "every operation with a tiny model of each decoder architecture of transformers",
     "classes": "quantize, prune and factorize with a tiny model of each class of transformers that is no decoder",
-    "gpu": "every kernel on a GPU, a packed model and level 8, compared with torch and other projects' kernels",
+    "gpu": "every kernel on a GPU, a packed model and level 8, compared with torch",
 }
 
 

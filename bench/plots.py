@@ -61,7 +61,6 @@ class Plot:
         series: function from rows to series
         x, y: titles of the axes
         log: names of the logarithmic axes
-        lines: function from rows to the names of y = 0, 1, .. from the top, instead of a scale
         offsets: pairs of a point's name and the offset of its label, in points to the right and up
     """
 
@@ -70,7 +69,6 @@ class Plot:
     x: str
     y: str
     log: str = ""
-    lines: Callable[[Sequence[Row]], list[str]] | None = None
     offsets: tuple[tuple[str, tuple[float, float]], ...] = ()
 
 
@@ -90,10 +88,6 @@ def picture(plot: Plot, rows: Sequence[Row]) -> bytes:
                 axis.set_minor_formatter("")
         if len(axes.lines) > 1:
             axes.legend(frameon=False, fontsize=8, loc="best")
-        if plot.lines:
-            names = plot.lines(rows)
-            axes.set_yticks(range(len(names)), names)
-            axes.invert_yaxis()
         return _saved(figure)
 
 

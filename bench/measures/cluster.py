@@ -1,8 +1,5 @@
 """Compress files with one and with two workers of a local Ray cluster, compared with the same command without a
-cluster.
-
-The runs take turns, so that other load on the machine affects all of them. Two simultaneous commands, each with all
-files, show what the cores can do without a cluster. The CPU time of each worker is measured as well.
+cluster. The runs take turns, so that other load on the machine affects all of them.
 """
 
 import argparse
@@ -14,8 +11,6 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
@@ -23,8 +18,6 @@ from bench.measure import Measure, Row, option
 from bench.tables import Column, Listing
 
 _LARGE = 1 << 22  # bytes of the one large file
-_EVERY = 0.1  # seconds between two looks at the workers
-_CALLS = ("ray::compress", "ray::join", "ray::IDLE")
 
 
 def corpus(folder: Path, size: int) -> int:
@@ -51,20 +44,8 @@ def corpus(folder: Path, size: int) -> int:
     return total + len(large)
 
 
-@dataclass(frozen=True)
-class Times:
-    """Wall-clock time of a command, and CPU time of the command and of each Ray worker, in seconds.
-
-    Workers are sorted by CPU time: Ray may start more workers than there are cores.
-    """
-
-    passed: float
-    command: float
-    workers: list[float]
-
-
-def time_run(folder: Path, level: str, *arguments: str) -> Times:
-    """Measure the time to compress a copy of a folder.
+def time_run(folder: Path, level: str, *arguments: str) -> tuple[float, float]:
+    """Return the seconds to compress a copy of a folder, and the CPU time of the command itself.
 
     Args:
         folder: folder that is copied and compressed
@@ -72,43 +53,11 @@ def time_run(folder: Path, level: str, *arguments: str) -> Times:
         arguments: further options of the command
     """
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
-        copy = Path(name, "copy")
-        shutil.copytree(folder, copy)
-        command = [sys.executable, "-m", "squeeze", "compress", "-r", "-q", level, *arguments, copy]
-        before, started, workers = os.times(), time.perf_counter(), dict[int, float]()
-        with subprocess.Popen(command) as running:
-            while running.poll() is None:
-                workers |= worker_seconds()
-                time.sleep(_EVERY)
-        if running.returncode:
-            raise SystemExit("Error: the files were not compressed")
+        copy = shutil.copytree(folder, Path(name, "copy"))
+        before, started = os.times(), time.perf_counter()
+        subprocess.run([sys.executable, "-m", "squeeze", "compress", "-r", "-q", level, *arguments, copy], check=True)
         passed, after = time.perf_counter() - started, os.times()
-        return Times(passed, sum(after[2:4]) - sum(before[2:4]), sorted(workers.values()))
-
-
-def time_two_commands(folder: Path, level: str) -> float:
-    """Return the seconds until two commands of one thread each have both compressed a copy of a folder."""
-    with tempfile.TemporaryDirectory(dir=folder.parent) as name:
-        copies = [shutil.copytree(folder, Path(name, copy)) for copy in ("a", "b")]
-        command = [sys.executable, "-m", "squeeze", "compress", "-r", "-q", level, "-T", "1"]
-        started = time.perf_counter()
-        running = [subprocess.Popen([*command, copy]) for copy in copies]
-        if sum(process.wait() for process in running):
-            raise SystemExit("Error: the files were not compressed")
-        return time.perf_counter() - started
-
-
-def worker_seconds() -> dict[int, float]:
-    """Return the CPU seconds of Ray workers below this process that compress, by process number."""
-    import psutil
-
-    found = {}
-    for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.NoSuchProcess):
-            if process.cmdline()[:1] and process.cmdline()[0].startswith(_CALLS):
-                used = process.cpu_times()
-                found[process.pid] = float(used.user + used.system)
-    return found
+        return passed, sum(after[2:4]) - sum(before[2:4])
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -118,10 +67,8 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         folder = Path(name, "corpus")
         size = corpus(folder, options.bytes)
         for level in options.levels.split(","):
-            runs: dict[str, list[Times]] = {"without": [], "1": [], "2": []}
-            together = []
+            runs: dict[str, list[tuple[float, float]]] = {"without": [], "1": [], "2": []}
             for _ in range(options.runs):
-                together.append(time_two_commands(folder, f"-{level}"))
                 runs["without"].append(time_run(folder, f"-{level}", "-T", "1"))
                 for workers in ("1", "2"):
                     context = ray.init(num_cpus=int(workers), include_dashboard=False, log_to_driver=False)
@@ -129,21 +76,16 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
                     runs[workers].append(time_run(folder, f"-{level}", "--cluster", "auto"))
                     ray.shutdown()
                     del os.environ["RAY_ADDRESS"]
-            none, one, two = (min(runs[key], key=lambda run: run.passed) for key in ("without", "1", "2"))
+            (none, _), (one, driver), (two, _) = (min(runs[key]) for key in ("without", "1", "2"))
             yield {
                 "level": int(level),
                 "raw": size,
                 "files": len(list(folder.iterdir())),
-                "without": round(none.passed, 1),
-                "one worker": round(one.passed, 1),
-                "two workers": round(two.passed, 1),
-                "two of one": round(one.passed / two.passed, 3),
-                "two commands of one": round(2 * none.passed / min(together), 3),
-                "without, processor": round(none.command, 1),
-                "one worker, processor": round(one.workers[-1], 1),
-                "driver, processor": round(one.command, 1),
-                "two workers, processor": [round(worker, 1) for worker in two.workers[-2:]],
-                "two of one, processor": round(one.workers[-1] / two.workers[-1], 3),
+                "without": round(none, 1),
+                "one worker": round(one, 1),
+                "two workers": round(two, 1),
+                "two of one": round(one / two, 3),
+                "driver, processor": round(driver, 1),
             }
 
 
@@ -167,8 +109,6 @@ MEASURE = Measure(
                 Column("1 worker, s", "one worker", ".1f"),
                 Column("2 workers, s", "two workers", ".1f"),
                 Column("speed-up", "two of one", ".2f"),
-                Column("of two commands", "two commands of one", ".2f"),
-                Column("speed-up by CPU time", "two of one, processor", ".2f"),
                 Column("driver load", lambda row: f"{100 * row['driver, processor'] / row['one worker']:.1f} %"),
             ),
             order=lambda row: row["level"],

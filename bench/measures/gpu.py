@@ -1,4 +1,4 @@
-"""Measure GPU kernels, a packed model and level 8, compared with torch and rivals in the same run.
+"""Measure GPU kernels, a packed model and level 8, compared with torch in the same run.
 
 Results are checked before anything is timed. Each case runs in a process of its own, so that a kernel that hangs or
 breaks the device ends only its case. A stopped run continues: cases that were measured on this device at this commit
@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -121,14 +120,11 @@ def measure_case(case: Any, device: Any) -> Iterator[Row]:
     data = case.data(device)
     expected, first = case.expected(data), 0.0
     for way in case.ways:
-        if way.package and find_spec(way.package) is None:
-            print(f"Note: {case.name}: {way.package} is not installed", file=sys.stderr)
-            continue
         try:
             calls = way.calls(data)
             check(calls[0](), expected, way.tolerance)
             found = device.microseconds(calls)
-        except Exception as error:  # a rival's kernel may raise anything
+        except Exception as error:  # a kernel may raise anything
             print(f"Note: {case.name}, {way.name}: failed: {type(error).__name__}: {error}"[:300], file=sys.stderr)
             continue
         row = {"case": case.name, "way": way.name, "us": found}
@@ -254,7 +250,6 @@ MEASURE = Measure(
     rows,
     key=("case", "way"),
     needs=("a GPU", "triton"),
-    rivals=("vllm", "bitsandbytes"),
     time=20,
     options=(
         option("--only", default="", help="texts in the names of the cases to measure, separated by |"),

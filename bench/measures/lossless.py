@@ -1,4 +1,4 @@
-"""Compare packed checkpoints with lmz, zipnn, zstd and xz by bytes, and with lmz and zipnn by speed.
+"""Compare packed checkpoints with lmz, zipnn and zstd by bytes, and with lmz and zipnn by speed.
 
 Sizes are those of whole files. The bound is the sum of zero-order entropies over tensors and fields. Speeds are those
 of coding in memory on one thread, by processor time, in turns. squeeze codes tensors, lmz the chunks that it cuts, and
@@ -12,14 +12,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
 from bench.measure import Measure, Row, option
-from bench.plots import BLUE, GREEN, GREY, ORANGE, Plot, Point, Series
 from bench.shared.checkpoints import make
 from bench.tables import Column, Listing, above
 from squeeze import pack, unpack
@@ -32,7 +31,7 @@ from squeeze.recipes.measure.inspect import field_entropies
 Run = Callable[[], tuple[int, tuple[float, float]]]  # () -> bytes, seconds of encoding and of decoding
 Tensors = list[tuple[Tensor, np.ndarray]]  # each with its bytes
 _ZIPNN_TYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
-_QUICK, _SLOW = ("zstd -3",), ("zstd -19", "xz -6")
+_ZSTD = "zstd -3"
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -66,9 +65,8 @@ def row(path: Path, options: argparse.Namespace) -> Row:
         for name in runs.keys() - {"squeeze"}:
             for place, way in enumerate(("encode", "decode")):
                 found[f"{way}, x {name}"] = round(times[name][place] / times["squeeze"][place], 3)
-    for program in (*_QUICK, *(_SLOW if options.slow else ())):
-        if shutil.which(program.split()[0]):
-            found[program] = as_process(path, program)
+    if shutil.which("zstd"):
+        found[_ZSTD] = as_process(path, _ZSTD)
     return found
 
 
@@ -206,27 +204,10 @@ def zipnn_run(path: Path, dtype: str) -> Run | None:
     return run
 
 
-def series(rows: Sequence[Row]) -> list[Series]:
-    def points(tool: str) -> list[Point]:
-        lines = enumerate(by_size(rows))
-        return [Point(100 * row[tool] / row["bound"] - 100, line, "") for line, row in lines if row.get(tool)]
-
-    return [
-        Series("lmz", GREY, "v", points("lmz")),
-        Series("zipnn", ORANGE, "^", points("zipnn")),
-        Series("squeeze pack", BLUE, "o", points("squeeze")),
-        Series("squeeze pack --level archive", GREEN, "s", points("archive")),
-    ]
-
-
-def by_size(rows: Sequence[Row]) -> list[Row]:
-    return sorted(rows, key=lambda row: row["raw"])
-
-
 MEASURE = Measure(
     rows,
     key=("checkpoint",),
-    rivals=("lmz", "zipnn", "zstd", "xz"),
+    rivals=("lmz", "zipnn", "zstd"),
     options=(
         option("folder", type=Path, help="folder of safetensors and GGUF files"),
         option(
@@ -237,7 +218,6 @@ MEASURE = Measure(
         ),
         option("--only", default="", help="text in the names of the files to measure"),
         option("--archive", action="store_true", help="also measure level archive"),
-        option("--slow", action="store_true", help="also measure zstd -19 and xz -6"),
         option("--runs", type=int, default=5, help="runs, of which the median counts, 0 for no speeds, default: 5"),
     ),
     tables={
@@ -248,7 +228,7 @@ MEASURE = Measure(
                 Column("raw", "raw", ","),
                 Column("bound", "bound", ","),
                 *(Column(name, above(name, "bound")) for name in ("squeeze", "archive", "lmz", "zipnn")),
-                *(Column(name, name, ",") for name in ("zstd -3", "zstd -19", "xz -6")),
+                Column(_ZSTD, _ZSTD, ","),
             )
         ),
         "lossless-speed": Listing(
@@ -262,14 +242,5 @@ MEASURE = Measure(
             ),
             where=lambda row: "encode, x lmz" in row,
         ),
-    },
-    plots={
-        "packing": Plot(
-            "How far packed checkpoints are above the zero-order bound, from the smallest to the largest",
-            series,
-            "bytes above the zero-order bound, %",
-            "",
-            lines=lambda rows: [f"{row['checkpoint']}, {row['raw'] / 1e6:,.1f} MB" for row in by_size(rows)],
-        )
     },
 )

@@ -20,7 +20,6 @@ from pathlib import Path
 from bench import records
 from bench.measure import Measure, Row, option
 from bench.plots import BLUE, ORANGE, Plot, Point, Series
-from bench.shared import openzl_command
 from bench.tables import Column, Listing, Pivot, significant
 from squeeze.errors import SqueezeError
 from squeeze.recipes.measure import benchmark
@@ -47,15 +46,12 @@ def ours(level: int, option: str = "") -> Rival:
     return Rival((sys.executable,), name, coding, "-m squeeze decompress -T1 -c coded")
 
 
-_OPENZL = shlex.quote(openzl_command.__file__)
 FAST = {f"squeeze -{level}": ours(level) for level in range(1, 7)} | {
     **{name: benchmark.RIVALS[name] for name in ("zstd", "xz", "brotli", "bzip2", "7z", "zpaq", "lpaq1")},
-    "openzl": Rival((sys.executable,), "OpenZL 19", f"{_OPENZL} c raw", f"{_OPENZL} d coded"),
 }
 SLOW = {f"squeeze -{level}": ours(level) for level in range(7, 10)} | {
     "paq8px": Rival(("paq8px",), "paq8px -8", "-8 raw coded", "-d coded out/raw", to_stdout=False),
     "cmix": Rival(("cmix",), "cmix", "-c raw coded", "-d coded out/raw", to_stdout=False),
-    "statesmix": Rival(("statesmix",), "StateSMix", "c raw coded", "d coded out/raw", to_stdout=False),
 }
 _SMALL = 200_000  # bytes that are restored twice
 
@@ -69,7 +65,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
             too_slow = name in SLOW and case.size > options.slow
             if (case.name, rival.label) in measured or too_slow or name in options.without.split(","):
                 continue
-            if program is None or (name == "openzl" and not openzl_command.is_installed()):
+            if program is None:
                 print(f"Note: {name} is not installed; skipped", file=sys.stderr)
                 continue
             about = {"file": case.name, "kind": case.kind, "raw": case.size, "tool": rival.label}
@@ -142,8 +138,8 @@ def _cost(command: list[str], folder: Path, output: Path | None, threads: int = 
     return float(seconds), int(kilobytes) / 1024
 
 
-_NEURAL = ("StateSMix", "cmix", "paq8px -8", "lpaq1 9", "zpaq -m5")
-_TOOLS = (*("zstd -19 long", "OpenZL 19", "bzip2 -9", "brotli -q 11", "xz -9e", "7z PPMd best"), *_NEURAL[::-1])
+_NEURAL = ("cmix", "paq8px -8", "lpaq1 9", "zpaq -m5")
+_TOOLS = (*("zstd -19 long", "bzip2 -9", "brotli -q 11", "xz -9e", "7z PPMd best"), *_NEURAL[::-1])
 _ORDER = (*_TOOLS, *(f"squeeze -{level}" for level in range(1, 10)))
 _FILES = {"enwik8.1m": "text", "twitter.json": "JSON", "bash.elf": "program"}
 _TEXT = "enwik8.1m"

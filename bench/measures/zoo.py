@@ -1,7 +1,7 @@
 """Test every operation with a tiny model of each decoder architecture of transformers. Exits with 1 if a cell is a
 fault.
 
-tests/makers/zoo.py makes the models, and bench/shared/zoo_cells.py has the checks.
+tests/makers/zoo.py makes the models, and tests/makers/zoo_cells.py has the checks.
 """
 
 import argparse
@@ -27,9 +27,9 @@ CELLS = (
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     import torch
 
-    from bench.shared.zoo_cells import outcomes
     from squeeze.checkpoint.pretrained import quiet
     from tests.makers import zoo
+    from tests.makers.zoo_cells import outcomes
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")

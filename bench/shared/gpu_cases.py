@@ -1,4 +1,4 @@
-"""The cases of `python -m bench gpu`: kernels, torch, and installed rivals."""
+"""The cases of `python -m bench gpu`: kernels and torch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from squeeze.prune.scores import Magnitude
 __all__ = ["CASES", "Call", "Case", "Way", "draw"]
 
 Call = Callable[[], Any]
-_LOOSE = 0.2  # tolerance of 4-bit weights that are not ours
 _SQUARE = 4096, 4096
 
 
@@ -39,13 +38,11 @@ class Way:
     Args:
         name: name in the table
         calls: function from the data of a case to calls, one per copy of the weight
-        package: package that it needs, empty for none
         tolerance: relative error allowed; 0 for equal bits
     """
 
     name: str
     calls: Callable[[Any], Sequence[Call]]
-    package: str = ""
     tolerance: float = 1e-2
 
 
@@ -126,34 +123,8 @@ def _quantised(rows: int, shape: tuple[int, int] = _SQUARE) -> Case:
             call()
         return calls
 
-    rivals = Way("Marlin", _marlin, "vllm", _LOOSE), Way("bitsandbytes NF4", _bitsandbytes, "bitsandbytes", _LOOSE)
-    ways = Way("torch bf16", _dense), Way("squeeze", ours), *rivals
+    ways = Way("torch bf16", _dense), Way("squeeze", ours)
     return Case(_name("w4a16", rows, shape), data, Product.expected, ways)
-
-
-def _marlin(data: Product) -> Sequence[Call]:
-    """Return calls of vLLM's Marlin, with 4-bit weights in groups of 128."""
-    from vllm.model_executor.layers.quantization.utils import marlin_utils, marlin_utils_test
-    from vllm.scalar_type import scalar_types
-
-    kind = scalar_types.uint4b8
-    _, weight, scales, *_ = marlin_utils_test.marlin_quantize(data.dense.T.contiguous(), kind, 128, False)
-    empty = marlin_utils.marlin_make_empty_g_idx(data.x.device)
-    more = {"weight_zp": empty, "g_idx": empty, "g_idx_sort_indices": empty, "wtype": kind, "is_k_full": True}
-    more |= {"workspace": marlin_utils.marlin_make_workspace_new(data.x.device)}
-    sizes = {"output_size_per_partition": data.dense.shape[0], "input_size_per_partition": data.dense.shape[1]}
-    call = partial(marlin_utils.apply_gptq_marlin_linear, input=data.x, **more, **sizes)
-    copies = data.copies(data.dense.nbytes // 4)
-    return [partial(call, weight=weight.clone(), weight_scale=scales.clone()) for _ in range(copies)]
-
-
-def _bitsandbytes(data: Product) -> Sequence[Call]:
-    """Return calls of bitsandbytes' NF4 in groups of 64, its default."""
-    import bitsandbytes as bnb
-
-    copies = data.copies(data.dense.nbytes // 4)
-    pairs = [bnb.functional.quantize_4bit(data.dense.contiguous(), quant_type="nf4") for _ in range(copies)]
-    return [partial(bnb.matmul_4bit, data.x, weight.t(), quant_state=state) for weight, state in pairs]
 
 
 def _sparse(rows: int, shape: tuple[int, int] = _SQUARE) -> Case:

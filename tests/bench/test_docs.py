@@ -112,7 +112,7 @@ def test_files_that_a_command_names_need_not_be_in_the_corpus(
         ("gone", "python -m bench gone", "gone.json: there is no benchmark of that name"),
         ("lm-speed", "python bench/lm_speed.py", "there is no such command any more"),
         ("lm-speed", "python -m bench lm-speed --speling 3", "there is no such command any more"),
-        ("lm-speed", "python -m bench speed", "there is no such command any more"),
+        ("lm-speed", "python -m bench sizes", "there is no such command any more"),
     ],
 )
 def test_a_result_without_a_command_fails(name: str, command: str, message: str, results: Path, tmp_path: Path) -> None:

@@ -1,25 +1,28 @@
-"""The benchmark that looks for files that are larger than with xz."""
+"""The benchmark that looks for files that are larger than with xz or with --no-parse."""
 
 from bench.__main__ import parser
 from bench.measure import load
 from bench.measures import never_larger
+from bench.measures.never_larger import CLOSED, XZ
 from bench.shared.made_numbers import generate
 from tests.makers import inputs
 
 
 def rows(*words):
     measure = load("never-larger")
-    return list(measure.rows(parser("never-larger", measure).parse_args([*map(str, words)])))
+    return list(measure.rows(parser("never-larger", measure).parse_args([*map(str, words), "--made", "0"])))
 
 
 def test_a_larger_file_is_named_and_counted(tmp_path, monkeypatch):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_bytes(inputs.words(500))
     monkeypatch.setattr(never_larger, "size", lambda data, level: 10_000 * level)
-    named, _, total = rows(tmp_path / "a.txt", tmp_path / "b.txt", "--count", 0, "--made", 0, "--levels", 1)
-    assert (named["file"], named["bytes"]) == (str(tmp_path / "a.txt"), 10_000)
-    assert (total["kind"], total["files"], total["larger"]) == ("given", 2, 2)
-    assert total["worst"] == 10_000 - named["xz -9e"]
+    found = rows(tmp_path / "a.txt", tmp_path / "b.txt", "--count", 0, "--levels", "1,2")
+    named, totals = [row for row in found if "file" in row], [row for row in found if "kind" in row]
+    assert [(row["level"], row["against"]) for row in named[:4]] == [(1, XZ), (1, CLOSED), (2, XZ), (2, CLOSED)]
+    assert named[0]["file"] == str(tmp_path / "a.txt") and named[0]["bytes"] == 10_000 and len(named) == 8
+    assert all((row["kind"], row["files"], row["larger"]) == ("given", 2, 2) for row in totals)
+    assert totals[0]["worst"] == 10_000 - named[0]["theirs"]
 
 
 def test_files_are_chosen_below_each_folder_and_none_is_too_long(tmp_path):
@@ -28,8 +31,12 @@ def test_files_are_chosen_below_each_folder_and_none_is_too_long(tmp_path):
         for i, size in enumerate((100, 900, 5000)):
             (tmp_path / folder / f"{i}.txt").write_bytes(inputs.words(size)[:size])
     folders = f"{tmp_path}/one:{tmp_path}/two:{tmp_path}/none"
-    (total,) = rows("--folders", folders, "--count", 4, "--most", 1000, "--made", 0, "--levels", 1)
-    assert (total["kind"], total["files"], total["raw"]) == ("of the machine", 4, 2000)
+    totals = rows("--folders", folders, "--count", 4, "--most", 1000, "--levels", 1)
+    assert [(row["kind"], row["against"], row["files"]) for row in totals] == [
+        ("of the machine", XZ, 4),
+        ("of the machine", CLOSED, 4),
+    ]
+    assert all(row["raw"] == 2000 and row["larger"] == 0 for row in totals)
 
 
 def test_made_files_are_always_the_same():

@@ -11,8 +11,7 @@ from bench.measures.zoo import CELLS
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-from bench.shared import zoo_cells
-from tests.makers import zoo
+from tests.makers import zoo, zoo_cells
 from tests.makers.cases import every
 
 # Each has another kind of attention, cache, experts or stored weights.

@@ -21,10 +21,10 @@ import click
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bench.shared import plain_transformers
 from squeeze import cli
 from squeeze.engine.report import Report
 from squeeze.integrations.load_model import load_model
+from tests.makers import plain_transformers
 from tests.makers.checkpoints import content
 from tests.makers.zoo import TEXT, write
 
