@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,9 +149,24 @@ def use(threads: int, device: str = "cpu") -> None:
         raise DeviceError(f"device {printable(device)}: torch cannot use it here; use --device cpu") from error
 
 
-def say_estimate(source: Path, common: "Common", correction: float, device: str, calibrated: bool) -> None:
-    """Print on standard error how much time and memory a run with these options will take."""
-    from squeeze.recipes.measure.estimate import estimate
+def estimate_of(
+    source: Path, common: "Common", correction: float, device: str, calibrated: bool, quiet: bool
+) -> Callable[[], None] | None:
+    """Return a function that prints on standard error how much time and memory a run will take, or None if quiet.
 
-    tokens = common.samples * common.sequence_length if calibrated else 0
-    click.echo(str(estimate(source, tokens, correction > 0, device)), err=True)
+    Args:
+        source: Folder of the model.
+        common: Options of the calibration set.
+        correction: Share of error propagation.
+        device: Torch device.
+        calibrated: Whether there is a calibration set.
+        quiet: Whether nothing is printed.
+    """
+
+    def say() -> None:
+        from squeeze.recipes.measure.estimate import estimate
+
+        tokens = common.samples * common.sequence_length if calibrated else 0
+        click.echo(str(estimate(source, tokens, correction > 0, device)), err=True)
+
+    return None if quiet else say

@@ -80,7 +80,13 @@ def bar(
 
 @contextmanager
 def steps(
-    name: str, *, unit: str = " blocks", stopped_note: str = _KEPT, quiet: bool = False, as_json: bool = False
+    name: str,
+    *,
+    unit: str = " blocks",
+    stopped_note: str = _KEPT,
+    before: Callable[[], None] | None = None,
+    quiet: bool = False,
+    as_json: bool = False,
 ) -> Iterator[Callable[[str, int, int], None]]:
     """Yield a function that takes the name of the current step, the number of steps done, and their total.
 
@@ -88,13 +94,19 @@ def steps(
         name: What is shown in front of the bar.
         unit: The name of the unit.
         stopped_note: What is printed if the run is stopped.
+        before: Called before the first step, when nothing more is refused. It may print.
         quiet: Whether nothing is shown.
         as_json: Whether lines of JSON are shown if standard error is not a terminal.
     """
     with _display_for(name, 0, unit, quiet, as_json) as display:
 
         def step(label: str, done: int, total: int) -> None:
+            nonlocal before
             _stop_if_interrupted()
+            if before:
+                display.clear()
+                before()
+                before = None
             display.total, display.step = total, label
             display.update(done - display.n)
 
@@ -127,6 +139,9 @@ class _Silence:
     def __exit__(self, *error: object) -> None:
         return None
 
+    def clear(self) -> None:
+        """Remove what is shown, which the next update shows again."""
+
     def update(self, count: float) -> None:
         self.n += count
 
@@ -148,6 +163,9 @@ class _Line:
     def __exit__(self, *error: object) -> None:
         self._bar.close()
 
+    def clear(self) -> None:
+        self._bar.clear()
+
     def update(self, count: float) -> None:
         self.n += count
         now = time.monotonic()
@@ -159,20 +177,13 @@ class _Line:
         self._bar.update(count)
 
 
-class _Lines:
+class _Lines(_Silence):
     """Lines of JSON. A short run prints none, and the last tick of a run prints none."""
 
     def __init__(self, name: str, total: int | None, unit: str) -> None:
-        self.name, self.total, self.unit, self.step = name, total, unit, ""
-        self.numbers: dict[str, float] = {}
-        self.n, self._started = 0.0, time.monotonic()
+        super().__init__(total)
+        self.name, self.unit, self._started = name, unit, time.monotonic()
         self._last_line_at = self._started + _FIRST - _EVERY
-
-    def __enter__(self) -> "_Lines":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return None
 
     def update(self, count: float) -> None:
         now = time.monotonic()
@@ -190,7 +201,7 @@ class _Lines:
         click.echo(json.dumps(line | ({"memory": memory} if memory else {})), err=True)
 
 
-_Display = _Silence | _Line | _Lines
+_Display = _Silence | _Line
 
 
 def _stop_if_interrupted() -> None:

@@ -11,7 +11,7 @@ from squeeze.checkpoint.other_files import left_out
 from squeeze.commands import cluster as clusters, options
 from squeeze.commands.declared import OperationCommand, options_given
 from squeeze.commands.echo import echo, echo_lines
-from squeeze.commands.models import Verdict, say_estimate, use
+from squeeze.commands.models import Verdict, estimate_of, use
 from squeeze.commands.progress import steps
 from squeeze.commands.reporting import checkpoint_bar
 from squeeze.commands.sections import command
@@ -52,10 +52,8 @@ def quantize(
     use(threads or 1 if cluster else threads, params["device"])
     verdict, given_options = Verdict.taken_from(params), options_given(QUANTIZE, params)
     request, common = run.read(QUANTIZE, None, given_options)
-    if not quiet:
-        say_estimate(
-            source, common, request.settings.correction, params["device"], request.create_method().needs_hessian
-        )
+    calibrated = request.create_method().needs_hessian
+    say = estimate_of(source, common, request.settings.correction, params["device"], calibrated, quiet)
     if request.settings.format == GGUF:
         if packed:
             raise click.UsageError("--pack takes formats that are folders, got gguf: leave out --pack")
@@ -65,7 +63,7 @@ def quantize(
     out = target.with_name(f".{target.name[:60]}.quantised") if packed else target
     with (
         clusters.workers(cluster, threads) as workers,
-        steps(target.name, quiet=quiet, as_json=as_json) as progress,
+        steps(target.name, before=say, quiet=quiet, as_json=as_json) as progress,
     ):
         if packed:  # OUT is made of a folder that is always written over
             params["resume"] = params["resume"] or not force
@@ -104,12 +102,11 @@ def prune(
     use(threads or 1 if cluster else threads, params["device"])
     verdict, given_options = Verdict.taken_from(params), options_given(PRUNE, params)
     request, common = run.read(PRUNE, None, given_options)
-    method = api.requested_method(request)
-    if not quiet:
-        say_estimate(source, common, request.settings.correction, params["device"], method.needs_hessian)
+    calibrated = api.requested_method(request).needs_hessian
+    say = estimate_of(source, common, request.settings.correction, params["device"], calibrated, quiet)
     with (
         clusters.workers(cluster, threads) as workers,
-        steps(target.name, quiet=quiet, as_json=as_json) as progress,
+        steps(target.name, before=say, quiet=quiet, as_json=as_json) as progress,
     ):
         shared: dict[str, Any] = {"overwrite": force, "progress": progress, "workers": workers}
         report = api.prune(source, out=target, **shared, **given_options, **params)
@@ -164,15 +161,14 @@ def delta(
     if verdict.tasks is not None:
         raise click.UsageError("delta measures no tasks: run squeeze eval OUT --base BASE --tasks NAMES afterwards")
     settings = DELTA.read(given_options).settings
-    if not quiet:
-        say_estimate(source, settings, settings.correction, params["device"], True)
+    say = estimate_of(source, settings, settings.correction, params["device"], True, quiet)
     shared = {
         "text": verdict.text,
         "windows": verdict.windows,
         "threads": threads or machine.available_cores(),
         **params,
     }
-    with steps(target.name, quiet=quiet, as_json=as_json) as progress:
+    with steps(target.name, before=say, quiet=quiet, as_json=as_json) as progress:
         report = squeeze.delta(base, source, out=target, overwrite=force, progress=progress, **given_options, **shared)
     verdict.conclude(report, as_json, quiet)
 

@@ -2,6 +2,7 @@
 section."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -12,7 +13,7 @@ from squeeze.errors import FormatError, QualityError
 from squeeze.system import files
 from squeeze.system.documents import read_object
 
-__all__ = ["Layer", "Quality", "Report"]
+__all__ = ["Layer", "Quality", "Report", "settings_in_words"]
 
 NAME = "compression_report.json"
 _DENSE_4_BITS = 4.125  # bits a weight
@@ -310,7 +311,7 @@ class Report:
         rows = "\n".join(f"| {name} | {value} |" for name, value in self._totals())
         notes = "".join(f"- {line}\n" for line in self._grouped())
         untouched = "".join(f"- {name}: left as it was, {reason}\n" for name, reason in self.left.items())
-        settings = ", ".join(f"{name} {value}" for name, value in self.settings.items())
+        settings = ", ".join(f"{name} {value}" for name, value in settings_in_words(self.settings).items())
         return f"## Compression\n\nBy squeeze: {settings}.\n\n| | |\n|---|---|\n{rows}\n\n{notes}{untouched}"
 
     def write(self, folder: Path) -> None:
@@ -320,6 +321,22 @@ class Report:
         text = card.read_text("utf-8", _AS_THEY_ARE) if card.is_file() else f"# {Path(self.target).name}\n"
         own_text = text.partition("\n## Compression\n")[0].rstrip()
         files.write_text(card, f"{own_text}\n\n{self.card()}", _AS_THEY_ARE)
+
+
+def settings_in_words(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return settings for people, without those that are None: yes and no, and lists without brackets."""
+    names = {key.replace("_", " "): value for key, value in settings.items() if value is not None}
+    return {name: _in_words(value) for name, value in names.items()}
+
+
+def _in_words(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_in_words, value)) or "none"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_in_words(one)}" for name, one in value.items()) or "none"
+    return str(value)
 
 
 def _experts_line(name: str, layer: dict[str, Any]) -> str:

@@ -109,11 +109,21 @@ def quantize(  # noqa: PLR0913
     overrides = {name: scaled_as(one, settings.format) for name, one in (methods or {}).items()}
     shared |= {"overwrite": overwrite, "correction": settings.correction}
     run = Run(source=local_path(str(source)), out=local_path(out), common=common, **shared)
-    return _folder(run, settings, common_method, overrides)
+    return _folder(run, settings, common_method, overrides, "group_size" in options)
 
 
-def _folder(run: Run, settings: Quantizing, method: GridMethod, methods: Mapping[str, GridMethod]) -> Report:
-    """Quantise to a folder; `methods` are those of single modules."""
+def _folder(
+    run: Run, settings: Quantizing, method: GridMethod, methods: Mapping[str, GridMethod], fixed_size: bool
+) -> Report:
+    """Quantise to a folder.
+
+    Args:
+        run: The settings of the run.
+        settings: Options of quantisation.
+        method: The common method.
+        methods: Methods of single modules, by name.
+        fixed_size: Whether the group size was asked for, so that no other one replaces it everywhere.
+    """
     common = run.common
     strength, notes = _strength(run, settings, [method, *methods.values()])
     settings = replace(settings, smooth=strength)
@@ -132,7 +142,7 @@ def _folder(run: Run, settings: Quantizing, method: GridMethod, methods: Mapping
     checkpoint = run.open()
     mix = by_name(checkpoint, method, common)
     make_writer(settings.format, method, {**mix.single, **methods}, checkpoint, mix.patterns)
-    fit = fitted(checkpoint, method, {**mix.methods, **methods}, settings.format, mix.ignore)
+    fit = fitted(checkpoint, method, {**mix.methods, **methods}, settings.format, mix.ignore, fixed_size)
     tokens = run.tokens() if needs_tokens else None
     source, checkpoint = checkpoint, _prepared(run, settings, checkpoint, tokens, fit.methods)
     network = fit.network if checkpoint is source else Network(checkpoint)

@@ -17,6 +17,8 @@ pytestmark = pytest.mark.browser
 PAGES = ("index", "files/levels", "files/archives", "models/quantise", "compared", "reference/options", "benchmarks")
 CLIPPED = """() => [...document.querySelectorAll('.md-content .highlight:not(.language-text) pre > code')]
     .filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.textContent)"""
+COVERED = """() => [...document.querySelectorAll('.md-content .language-text :is(.md-clipboard, .md-code__nav)')]
+    .filter(one => one.getClientRects().length).map(one => one.parentElement.textContent)"""
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -47,6 +49,7 @@ def test_no_page_is_wider_than_its_window_and_no_code_is_clipped(browser: Any, s
         page.goto(f"{site}/{name}.html")
         assert page.evaluate("document.documentElement.scrollWidth") == width, name
         assert page.evaluate(CLIPPED) == [], name
+        assert page.evaluate(COVERED) == [], name
         page.screenshot(path=SCREENSHOTS / f"site-{name.replace('/', '-')}-{width}-{scheme}.png")
 
 

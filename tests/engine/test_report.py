@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from squeeze.engine.report import NAME, Layer, Report
+from squeeze.engine.report import NAME, Layer, Report, settings_in_words
 from squeeze.errors import FormatError
 from tests.faults.disk import Disk, full_from
 
@@ -56,3 +56,9 @@ def test_the_same_of_several_matrices_is_said_once(tmp_path):
     assert [line for line in report.table().splitlines() if line.startswith("Note: ")] == [f"Note: {n}" for n in lines]
     assert all(f"\n- {line}\n" in report.card() for line in lines)
     assert len(report.as_json()["fallbacks"]) == 5
+
+
+def test_settings_are_in_words():
+    settings = {"act_order": True, "sweep": False, "bound": None, "ignore": [], "types": {"q4_k": 3}, "sizes": [1, 2]}
+    shown = {"act order": "yes", "sweep": "no", "ignore": "none", "types": "q4_k 3", "sizes": "1, 2"}
+    assert settings_in_words(settings) == shown

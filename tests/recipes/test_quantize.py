@@ -271,6 +271,24 @@ def text(tmp_path):
     return path
 
 
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (("--group-size", "100"), "--group-size 100 fits no matrix"),
+        (("--format", "none"), "none"),
+        (("--calibration", "no-such.txt"), "no-such.txt"),
+        ((), "exists"),
+    ],
+)
+def test_a_refused_command_prints_no_estimate(tmp_path, with_tokenizer, options, error):
+    out = tmp_path / "out"
+    if not options:
+        out.mkdir()
+        (out / "kept").touch()
+    done = CliRunner().invoke(main, ["quantize", str(with_tokenizer), str(out), *options])
+    assert done.exit_code and error in done.output and "This will take" not in done.output
+
+
 def test_the_command_measures_and_writes_a_page(tmp_path, with_tokenizer, text):
     out = tmp_path / "out"
     command = ["quantize", str(with_tokenizer), str(out), "--group-size", "16", "--calibration", str(text)]

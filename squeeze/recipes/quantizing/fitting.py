@@ -102,7 +102,12 @@ class Fitted:
 
 
 def fitted(
-    checkpoint: Checkpoint, method: GridMethod, methods: Mapping[str, GridMethod], format: str, ignore: tuple[str, ...]
+    checkpoint: Checkpoint,
+    method: GridMethod,
+    methods: Mapping[str, GridMethod],
+    format: str,
+    ignore: tuple[str, ...],
+    keeps_size: bool = False,
 ) -> Fitted:
     """Find a method for each matrix of a checkpoint's blocks.
 
@@ -112,9 +117,11 @@ def fitted(
         methods: Methods of single modules, by the checkpoint's name.
         format: The format.
         ignore: Parts of the names of modules to leave alone.
+        keeps_size: Whether the group size was asked for, so that other ones may not replace it everywhere.
 
     Raises:
-        FormatError: If no matrix can be stored, or one is transposed in a format without transposed matrices.
+        FormatError: If no matrix can be stored, or one is transposed in a format without transposed matrices, or none
+            has the group size.
     """
     network = Network(checkpoint)
     by_name: dict[str, GridMethod] = {}
@@ -141,6 +148,8 @@ def fitted(
         del by_name[stored]
     if excluded and not by_name:
         raise FormatError(f"{checkpoint.folder}: no matrix can be stored: {next(iter(wrong.values()))}")
+    if keeps_size:
+        _check_group_size(method.group_size, by_name.values(), wrong)
     alone = isinstance(method, GridMethod) and format in FORMATS and FORMATS[format].needs_one_grid(grid_of(method))
     same = alone and not methods and len(set(by_name.values())) > 1
     if same:
@@ -151,6 +160,14 @@ def fitted(
     }
     common, renamed = _most(method, by_name, methods), _renamed(checkpoint, names)
     return Fitted(common, by_name, tuple(excluded), remarks, renamed, network)
+
+
+def _check_group_size(size: int, methods: Iterable[GridMethod], wrong: Mapping[str, str]) -> None:
+    """Raise FormatError if a group size fits no matrix, and other ones would replace it everywhere."""
+    others = {one.group_size for one in methods if isinstance(one, GridMethod)}
+    if wrong and others and size not in others:
+        able = " or ".join(str(other) for other in sorted(others, reverse=True))
+        raise FormatError(f"`group_size` {size} fits no matrix: {next(iter(wrong.values()))}: use {able}")
 
 
 def _renamed(checkpoint: Checkpoint, names: Mapping[str, str]) -> dict[str, str]:

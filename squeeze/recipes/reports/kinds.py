@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 
+from squeeze.engine.report import settings_in_words
 from squeeze.recipes.reports.page_data import Estimate, Matrix, Shown, parts_of, place
 from squeeze.recipes.reports.quality import Record, accuracy_of, compared, estimates, evaluated, quality_of, scores
 
@@ -27,7 +28,7 @@ def _pass(record: Record, number: str) -> Shown:
     bits = {layer["name"]: layer["bits"] for layer in record["layers"]}
     sizes = record.get("parts") or _of_layers(record)
     quality = record.get("after") or {}
-    facts = [(key.replace("_", " "), str(value)) for key, value in record["settings"].items()]
+    facts = list(settings_in_words(record["settings"]).items())
     row = {
         "run": name,
         "method": record["method"],
@@ -124,7 +125,7 @@ def _one_of_tensors(record: Record) -> Shown:
         lead=f"{raw:,} bytes {verb} {coded:,}{_percent(coded, raw)}, in {len(tensors):,} tensors.",
         warnings=tuple(f"{line}; left out" for line in record.get("left_out", ())),
         left=tuple(record.get("notes", ())),
-        facts=tuple((key.replace("_", " "), str(value)) for key, value in quantised.items()),
+        facts=tuple(settings_in_words(quantised).items()),
         matrices=tuple(map(_tensor, tensors)),
         parts=parts_of({tensor["name"]: tensor["coded"] for tensor in tensors}, bits),
         rows=({"run": name, "bytes": coded, "share": _share(coded, raw), "seconds": record.get("seconds")},),

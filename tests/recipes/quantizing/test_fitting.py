@@ -117,6 +117,15 @@ def test_gptq_falls_back_in_its_own_words(tmp_path, odd):
     assert described["dynamic"] == {r"+:^model\.layers\.0\.mlp\.down_proj$": {"bits": 4, "group_size": -1, "sym": True}}
 
 
+def test_refuses_a_group_size_that_is_asked_for_and_fits_no_matrix(tmp_path, odd):
+    fault = (
+        "`group_size` 100 fits no matrix: 32 inputs are not whole groups of 100, which compressed-tensors needs: use 32"
+    )
+    with pytest.raises(FormatError, match=fault):
+        squeeze.quantize(odd("narrow"), "rtn", out=tmp_path / "out", group_size=100)
+    assert not (tmp_path / "out").exists()
+
+
 def test_bits_by_size_know_of_it(tmp_path, odd):
     report = squeeze.quantize(
         odd("ragged"), RTN(group_size=128), out=tmp_path / "out", target_bits=4.5, calibration=TOKENS
