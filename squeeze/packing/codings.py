@@ -137,7 +137,11 @@ class Blocks(Wrapper):
         return dtype in BLOCKS
 
     def encode(self, subject: Subject, writer: Writer) -> int:
-        def write(values: Content, dtype: str, behind: Writer, threads: int, columns: int) -> int:
+        def write(
+            values: Content, dtype: str, behind: Writer, threads: int, columns: int, scales: Content | None
+        ) -> int:
+            if scales is not None and self.inner.is_slow:
+                return archive.write(values, dtype, behind, threads, columns, scales)
             return self.inner.encode(Subject(values, flat(dtype, values.size, columns), None, threads), behind)
 
         form = subject.form
@@ -146,7 +150,9 @@ class Blocks(Wrapper):
         return size if 8 * size < subject.bits else 0
 
     def decode_parts(self, payload: Content, form: Form, base: Content | None, threads: int) -> Content:
-        def read(values: Content, dtype: str, size: int) -> Content:
+        def read(values: Content, dtype: str, size: int, scales: Content | None) -> Content:
+            if scales is not None and self.inner.is_slow:
+                return archive.decoded(values, dtype, size, threads, scales)
             return self.inner.decode_parts(values, flat(dtype, size), None, threads)
 
         return blocks.DecodedBlocks(payload, form.dtype, form.size, read)

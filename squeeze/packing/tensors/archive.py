@@ -26,6 +26,7 @@ from squeeze.packing.tensors.archive_payload import (
     WHOLE,
     WIDENED,
     BitSplit,
+    Factors,
     model_of,
     segments,
     tops,
@@ -94,12 +95,17 @@ def encode(data: Array, dtype: str, threads: int = 1, columns: int = 0) -> Array
     return in_memory(lambda writer: write(InMemory(data), dtype, writer, threads, columns))
 
 
-def write(content: Content, dtype: str, writer: Writer, threads: int = 1, columns: int = 0) -> int:
-    """Write the payload of a tensor; return its bytes, or 0 if it is no shorter. Args are as in `encode`."""
+def write(
+    content: Content, dtype: str, writer: Writer, threads: int = 1, columns: int = 0, scales: Content | None = None
+) -> int:
+    """Write the payload of a tensor; return its bytes, or 0 if it is no shorter.
+
+    Args are as in `encode`, and scales: of I8, a float16 for as many values each, by which these are multiplied.
+    """
     if not content.size:
         return 0
     if dtype == "I8":
-        size = _write_mixed(_AsHalves(content), "F16", writer, threads, columns, WIDENED)
+        size = _write_mixed(_AsHalves(content), "F16", writer, threads, columns, scales, WIDENED)
         if 0 < size < content.size:
             return size
     if dtype not in FORMS:
@@ -124,12 +130,21 @@ def _with_head(writer: Writer, size: int) -> int:
     return HEAD.size + size
 
 
-def _write_mixed(content: Content, dtype: str, writer: Writer, threads: int, columns: int, mode: int = MIXED) -> int:
+def _write_mixed(
+    content: Content,
+    dtype: str,
+    writer: Writer,
+    threads: int,
+    columns: int,
+    scales: Content | None = None,
+    mode: int = MIXED,
+) -> int:
     """Write a mixed payload; return its bytes, or 0 if a segment takes over four bytes a value."""
     cut, rest = _choose_split(content, dtype)
     count = 8 * content.size // cut.bits
     columns = min(columns or 1 << 16, count, MAX_COLUMNS)
     middle, spans = _middle(content, cut, threads), list(segments(count, columns))
+    factors = Factors.of(scales, count)
     writer.reserve(HEAD.size + floats.max_size(rest.size, cut.dtype) + 4 * count + 2048 * len(spans))
     inner = Behind(writer, HEAD.size)
     size = floats.write(rest, cut.dtype, inner, threads) or copy(rest, inner, 0, threads)
@@ -137,7 +152,8 @@ def _write_mixed(content: Content, dtype: str, writer: Writer, threads: int, col
     lengths, end = np.zeros(len(spans), np.uint32), lengths_at + 4 * len(spans)
 
     def work(number: int, last: int) -> Array:
-        return _encoded(cut.top(content, *spans[number]), cut, columns, middle)
+        tops = cut.top(content, *spans[number])
+        return _encoded(tops, cut, columns, middle, factors.between(*spans[number]))
 
     for number, stream in enumerate(in_parts(work, len(spans), 1, threads)):
         if not stream.size:
@@ -174,12 +190,12 @@ def _middle(content: Content, cut: BitSplit, threads: int) -> int:
     return int(counts.argmax())
 
 
-def _encoded(values: Array, cut: BitSplit, columns: int, middle: int) -> Array:
+def _encoded(values: Array, cut: BitSplit, columns: int, middle: int, factors: tuple[Array, int, int]) -> Array:
     """Return the code of a segment, uint8; empty if it is longer than allowed."""
     model, top = model_of(cut, values, columns, middle), (1 << cut.exponent) - 1
     coder, coded = np.zeros(3, np.uint64), thread_buffer("codes of archive", 4 * values.size + 1024)
     arithmetic.start_encoder(coder)
-    end = code(model, values, cut.mixed, middle, top, coder, coded, False)
+    end = code(model, values, cut.mixed, middle, top, *factors, coder, coded, False)
     size = arithmetic.finish_encoder(coder, coded) if end == values.size else 0
     return coded[:size].copy()
 
@@ -212,8 +228,11 @@ def decode(payload: Array, dtype: str, size: int, threads: int = 1, out: Array |
     return found
 
 
-def decoded(payload: Content, dtype: str, size: int, threads: int = 1) -> Content:
-    """Return a content that decodes a payload as it is read. Raises DamagedError if the payload contradicts itself."""
+def decoded(payload: Content, dtype: str, size: int, threads: int = 1, scales: Content | None = None) -> Content:
+    """Return a content that decodes a payload as it is read; scales are as in `write`.
+
+    Raises DamagedError if the payload contradicts itself.
+    """
     if payload.size < HEAD.size:
         raise damaged("its length is invalid")
     head = np.empty(HEAD.size, np.uint8)
@@ -237,7 +256,7 @@ def decoded(payload: Content, dtype: str, size: int, threads: int = 1) -> Conten
     rest = _unmixed_content(Section(payload, HEAD.size, rest_size), cut, count)
     start = HEAD.size + rest_size
     streams = Section(payload, start, payload.size - start)
-    found = DecodedArchive(Segments.of(streams, rest, cut, middle, columns, spans), threads)
+    found = DecodedArchive(Segments.of(streams, rest, cut, middle, columns, spans, Factors.of(scales, count)), threads)
     return _OfHalves(found) if mode == WIDENED else found
 
 
@@ -260,11 +279,19 @@ class Segments:
     middle: int
     columns: int
     spans: list[tuple[int, int]]
+    factors: Factors
     places: list[int]
 
     @classmethod
     def of(
-        cls, streams: Content, rest: Content, cut: BitSplit, middle: int, columns: int, spans: list[tuple[int, int]]
+        cls,
+        streams: Content,
+        rest: Content,
+        cut: BitSplit,
+        middle: int,
+        columns: int,
+        spans: list[tuple[int, int]],
+        factors: Factors,
     ) -> "Segments":
         """Parse the lengths before the streams. Raises DamagedError if these do not add up."""
         lengths = np.zeros(4 * len(spans), np.uint8)
@@ -272,7 +299,7 @@ class Segments:
         ends = lengths.size + np.cumsum(lengths.view(np.uint32), dtype=np.int64)
         if ends[-1] != streams.size:
             raise damaged("its length is not that of its parts")
-        return cls(streams, rest, cut, middle, columns, spans, [lengths.size, *ends.tolist()])
+        return cls(streams, rest, cut, middle, columns, spans, factors, [lengths.size, *ends.tolist()])
 
     @property
     def width(self) -> int:
@@ -311,7 +338,8 @@ class Segments:
         model, top = model_of(self.split, found, self.columns, self.middle), (1 << self.split.exponent) - 1
         coder = np.zeros(3, np.uint64)
         arithmetic.start_decoder(coder, coded)
-        end = code(model, found, self.split.mixed, self.middle, top, coder, coded, True)
+        factors = self.factors.between(first, last)
+        end = code(model, found, self.split.mixed, self.middle, top, *factors, coder, coded, True)
         if end < found.size:
             raise damaged("its coded bytes end too early")
         return found

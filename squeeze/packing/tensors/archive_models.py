@@ -91,7 +91,7 @@ def _magnitude(m, exponent, mantissa, mixed):
 
 
 @inline
-def start_row(m, values, begin, mixed):
+def start_row(m, values, begin, mixed, factors, per, offset):
     """Learn the means of columns from the row that ends, values from `begin` on, and begin another row."""
     row = m.scalars[_ROW]
     m.scalars[_ROWS] += 1.0
@@ -99,15 +99,16 @@ def start_row(m, values, begin, mixed):
     m.scalars[_START] += (row - m.scalars[_START]) / min(m.scalars[_ROWS] + 1.0, 64.0)
     for k in range(m.columns.size):
         value, mean = np.int64(values[begin + k]), m.columns[k]
-        found = min(_magnitude(m, value >> mixed, value & ((1 << mixed) - 1), mixed) / row, _OUTLIER * mean)
+        magnitude = _magnitude(m, value >> mixed, value & ((1 << mixed) - 1), mixed)
+        found = min(magnitude * factors[(offset + begin + k) // per] / row, _OUTLIER * mean)
         m.columns[k] = _clamp(mean + (found - mean) * rate, _LEAST, _MOST)
     m.scalars[_ROW], m.scalars[_SEEN] = m.scalars[_START], 0.0
 
 
 @inline
-def expected(m, column, middle, most):
+def expected(m, column, factor, middle, most):
     """Return the expected magnitude as an exponent in units of 1 / _STEPS, 0 to `most`."""
-    bits = np.float64(m.scalars[_ROW] * m.columns[column]).view(np.int64)
+    bits = np.float64(m.scalars[_ROW] * m.columns[column] / factor).view(np.int64)
     return _clamp((bits >> 48) - (1023 - middle) * _STEPS, 0, most)
 
 
@@ -166,11 +167,20 @@ def code_exponent(m, exponent, expectation, top, coder, coded, decoding):
 
 
 @kernel
-def code(m, values, mixed, middle, top, coder, coded, decoding):
+def code(m, values, mixed, middle, top, factors, per, offset, coder, coded, decoding):
     """Code values in either direction: the exponents and `mixed` mantissa bits.
 
-    middle: the exponent of magnitude 1. top: the largest possible exponent. Returns where coding stopped, before the
-    end if `coded` is full or used up.
+    Returns where coding stopped, before the end if `coded` is full or used up.
+
+    Args:
+        m, coder, coded, decoding: the models, the coder, its bytes, and the direction.
+        values: uint16, filled if decoding.
+        mixed: mantissa bits that are mixed.
+        middle: the exponent of magnitude 1.
+        top: the largest possible exponent.
+        factors: float64, what the magnitudes of each `per` values are multiplied by: above 0, and finite.
+        per: values of a factor.
+        offset: values of the first factor that come before.
     """
     leaves, columns, most = np.int64(1 << mixed), m.columns.size, _STEPS * (top + 1) - 1
     for i in range(values.size):
@@ -178,8 +188,9 @@ def code(m, values, mixed, middle, top, coder, coded, decoding):
             return i
         column = i % columns
         if column == 0 and i > 0:
-            start_row(m, values, i - columns, mixed)
-        expectation = expected(m, column, middle, most)
+            start_row(m, values, i - columns, mixed, factors, per, offset)
+        factor = factors[(offset + i) // per]
+        expectation = expected(m, column, factor, middle, most)
         exponent, mantissa = np.int64(values[i]) >> mixed, np.int64(values[i]) & (leaves - 1)
         exponent = code_exponent(m, exponent, expectation, top, coder, coded, decoding)
         distance, partial = _clamp(_STEPS * exponent - expectation + 128, 0, 255), np.int64(1)
@@ -194,5 +205,5 @@ def code(m, values, mixed, middle, top, coder, coded, decoding):
         mantissa = partial - leaves
         if decoding:
             values[i] = values.dtype.type((exponent << mixed) | mantissa)
-        note(m, column, _magnitude(m, exponent, mantissa, mixed))
+        note(m, column, _magnitude(m, exponent, mantissa, mixed) * factor)
     return values.size

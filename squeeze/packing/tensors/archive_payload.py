@@ -12,6 +12,7 @@ import numpy as np
 from squeeze.packing.tensors.archive_models import ArchiveModel, build_model
 from squeeze.packing.tensors.content import Content
 from squeeze.packing.tensors.float_payload import DTYPES, WORDS, Array
+from squeeze.packing.tensors.tables import damaged
 from squeeze.system.arena import thread_buffer
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "WHOLE",
     "WIDENED",
     "BitSplit",
+    "Factors",
     "model_of",
     "segments",
     "tops",
@@ -95,6 +97,41 @@ def segments(count: int, columns: int) -> Iterator[tuple[int, int]]:
     size = SEGMENT // columns * columns if columns <= SEGMENT else SEGMENT
     for begin in range(0, count, size):
         yield begin, min(begin + size, count)
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Hold what the magnitudes of each `per` values are multiplied by: the scales of GGUF blocks, or 1.
+
+    scales: bits of a float16 for each `per` values, or None.
+    """
+
+    scales: Content | None
+    per: int
+
+    @classmethod
+    def of(cls, scales: Content | None, count: int) -> "Factors":
+        """Return the factors of `count` values. Raises DamagedError if the scales do not divide these."""
+        if scales is None:
+            return cls(None, count)
+        if not scales.size or count % (scales.size // 2):
+            raise damaged("its scales are others")
+        return cls(scales, count // (scales.size // 2))
+
+    def between(self, begin: int, end: int) -> tuple[Array, int, int]:
+        """Return the factors of values begin to end, float64, and `per` and `offset` as `archive_models.code` has them.
+
+        They are in units of their median. Scales that are 0 or not finite count as 1.
+        """
+        if self.scales is None:
+            return np.ones(1), end - begin, 0
+        first, last = begin // self.per, -(-end // self.per)
+        bits = np.empty(last - first, np.uint16)
+        self.scales.fill(2 * first, bits.view(np.uint8))
+        bits &= 0x7FFF
+        bits[(bits == 0) | (bits >= 0x7C00)] = 0x3C00
+        factors = bits.view(np.float16).astype(np.float64)
+        return factors / np.sort(factors)[factors.size // 2], self.per, begin - first * self.per
 
 
 def model_of(cut: BitSplit, values: Array, columns: int, middle: int) -> ArchiveModel:

@@ -60,6 +60,15 @@ def _fives(low: int, high: int) -> list[Element]:
     return [_both((low + j % 16, j // 16 * 4, 4), (high + j // 8, j % 8, 1)) for j in range(32)]
 
 
+def _q4_k(begin: int) -> list[Element]:
+    """Return the 256 codes of Q4_K, two in a byte: those of each 32 together."""
+    found = []
+    for j in range(128):
+        byte, bit = begin + j // 32 * 32 + j % 16, j // 16 % 2 * 4
+        found.append(_both((byte, bit, 4), (byte + 16, bit, 4)))
+    return found
+
+
 def _q5_k(low: int, high: int) -> list[Element]:
     return [_both((low + j // 64 * 32 + j % 32, j // 32 % 2 * 4, 4), (high + j % 32, j // 32, 1)) for j in range(256)]
 
@@ -102,7 +111,7 @@ STREAMS: dict[str, list[tuple[str, list[Element]]]] = {
     "Q4_K": [
         *(("F16", _whole(0, 2)), ("F16", _whole(2, 2))),
         *(("U8", part) for part in _scales(4)),
-        ("U8", _whole(16, 128)),
+        ("U8", _q4_k(16)),
     ],
     "Q5_K": [
         *(("F16", _whole(0, 2)), ("F16", _whole(2, 2))),

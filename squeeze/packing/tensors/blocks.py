@@ -9,7 +9,8 @@ import numpy as np
 from squeeze.checkpoint.ggml_types import BLOCKS
 from squeeze.numerics.jit import kernel
 from squeeze.packing.tensors import floats
-from squeeze.packing.tensors.block_order import WINDOW, has_order, order_of
+from squeeze.packing.tensors.block_order import SUBBLOCKS, WINDOW, has_order, order_of
+from squeeze.packing.tensors.block_peaks import PEAKS, Places, Rest
 from squeeze.packing.tensors.block_types import Stream, streams_of
 from squeeze.packing.tensors.content import PART, Content, InMemory, InSegments, Section, whole
 from squeeze.packing.tensors.float_payload import Array
@@ -23,8 +24,10 @@ FORMAT = 1
 _HEAD = 8
 _BLOCKS = 1 << 10  # blocks that are decoded at a time
 _COARSE = np.uint16(0xFFF0)  # bits of a scale that are subtracted from an offset, whose lowest bits may be zeros
-Coder = Callable[[Content, str, Writer, int, int], int]  # `write` of the coder of streams
-Reader = Callable[[Content, str, int], Content]  # the content of one of its payloads
+# `write` of the coder of streams, and the content of one of its payloads; the scales of blocks come last.
+Coder = Callable[[Content, str, Writer, int, int, Content | None], int]
+Reader = Callable[[Content, str, int, Content | None], Content]
+_SCALED = "Q8_0"  # codes of 8 bits are predicted as products with their scales
 
 
 def write(
@@ -55,31 +58,56 @@ def write(
     if ordered:
         contents[-1] = _InOrder(content, dtype, tuple(contents))
     kinds = [stream.dtype for stream in streams]
+    peaks = PEAKS.get(dtype) if by_neighbours else None
+    if peaks and not peaks.fit(contents[-1]):
+        peaks = None
+    if peaks:
+        codes = contents.pop()
+        contents += [Places(codes, peaks), Rest(codes, peaks)]
+        kinds.insert(-1, "U8")
     bounds = sum(floats.max_size(one.size, kind) + one.size for one, kind in zip(contents, kinds, strict=True))
     end, lengths = _HEAD + 8 * len(contents), []
     writer.reserve(end + bounds + 64)
     for one, kind in zip(contents, kinds, strict=True):
         data: Content = InMemory(whole(one, threads)) if isinstance(content, InMemory) else one
         inner = Behind(writer, end)
-        size = coder(data, kind, inner, threads, shape[-1] if data.size == prod(shape) and len(shape) > 1 else 0)
+        scales = contents[0] if dtype == _SCALED and one is contents[-1] else None
+        size = coder(data, kind, inner, threads, _columns(shape, data.size), scales)
         size = size if 0 < size < data.size else copy(data, inner, 0, threads)
         lengths.append(size)
         writer.put(end + size, np.zeros(-size % 8, np.uint8))
         end += size + -size % 8
-    writer.put(0, np.frombuffer(struct.pack(f"<II{len(lengths)}Q", FORMAT, ordered, *lengths), np.uint8))
+    writer.put(
+        0,
+        np.frombuffer(
+            struct.pack(f"<II{len(lengths)}Q", FORMAT, ordered | (peaks is not None) << 1, *lengths), np.uint8
+        ),
+    )
     return end if end < content.size else 0
+
+
+def _columns(shape: tuple[int, ...], size: int) -> int:
+    """Return how many of `size` codes, with or without a peak of each 32, are in a row of a matrix, or 0."""
+    if len(shape) > 1 and size == prod(shape):
+        return shape[-1]
+    if len(shape) > 1 and 32 * size == 31 * prod(shape) and shape[-1] % 32 == 0:
+        return shape[-1] // 32 * 31
+    return 0
 
 
 @kernel
 def _gather(data, block, elements, first, last, out):
     """Fill `out` with elements first to last of a stream; `data` begins with the block of the first one."""
-    per_block = elements.shape[0]
-    base = first // per_block
-    for i in range(first, last):
-        row, place = elements[i % per_block], (i // per_block - base) * block
+    per_block, k, place = elements.shape[0], first % elements.shape[0], 0
+    for i in range(last - first):
+        row = elements[k]
         value = (np.int64(data[place + row[0]]) >> row[1]) & ((1 << row[2]) - 1)
-        value |= ((np.int64(data[place + row[3]]) >> row[4]) & ((1 << row[5]) - 1)) << row[2]
-        out[i - first] = np.uint8(value)
+        if row[5]:
+            value |= ((np.int64(data[place + row[3]]) >> row[4]) & ((1 << row[5]) - 1)) << row[2]
+        out[i] = np.uint8(value)
+        k += 1
+        if k == per_block:
+            k, place = 0, place + block
 
 
 @kernel
@@ -162,29 +190,32 @@ class _InOrder(InSegments):
 
     def __init__(self, content: Content, dtype: str, streams: Sequence[Content]):
         self._streams, self._dtype, self._blocks = streams, dtype, content.size // BLOCKS[dtype]
+        self._window = WINDOW // SUBBLOCKS.get(dtype, 1)
         self._width = streams[-1].size // self._blocks
-        self.size, self.step = streams[-1].size, WINDOW * self._width
+        self.size, self.step = streams[-1].size, self._window * self._width
 
     def _decode(self, first: int, last: int, out: Array) -> None:
         for window in range(first, last):
-            begin, end = window * WINDOW, min((window + 1) * WINDOW, self._blocks)
-            words = [np.empty(end - begin, np.uint16) for _ in self._streams[:-1]]
-            for stream, row in zip(self._streams, words, strict=False):
-                stream.fill(2 * begin, row.view(np.uint8))
-            order = order_of(self._dtype, words[0], _minima(words))
-            codes = np.empty((end - begin, self._width), np.uint8)
+            begin, end = window * self._window, min((window + 1) * self._window, self._blocks)
+            words = list[Array]()
+            for stream, content in zip(streams_of(self._dtype)[:-1], self._streams, strict=False):
+                row = np.empty((end - begin) * len(stream.elements), np.uint8)
+                content.fill(begin * len(stream.elements), row)
+                words.append(_words(row, stream, words))
+            order = order_of(self._dtype, words)
+            codes = np.empty((order.places.size, (end - begin) * self._width // order.places.size), np.uint8)
             self._streams[-1].fill(begin * self._width, codes.reshape(-1))
-            here = out[(begin - first * WINDOW) * self._width :][: codes.size].reshape(codes.shape)
+            here = out[(begin - first * self._window) * self._width :][: codes.size].reshape(codes.shape)
             np.take(codes, order.places, axis=0, out=here, mode="clip")  # they are places, and a check takes longer
             order.flip(here)
 
 
-def _minima(words: Sequence[Array]) -> Array | None:
-    """Return the bits of minima, of the scales and the coded differences from them."""
-    if len(words) < 2:
-        return None
-    minima: Array = words[1] + (words[0] & _COARSE)
-    return minima
+def _words(values: Array, stream: Stream, before: Sequence[Array]) -> Array:
+    """Return what a stream has as numbers: bits of float16 as uint16, or bytes. before: those of earlier streams."""
+    if stream.dtype == "U16":
+        found: Array = values.view(np.uint16) + (before[0] & _COARSE)
+        return found
+    return values.view(np.uint16) if stream.dtype == "F16" else values
 
 
 class DecodedBlocks(InSegments):
@@ -197,45 +228,79 @@ class DecodedBlocks(InSegments):
 
     def __init__(self, payload: Content, dtype: str, size: int, reader: Reader):
         self._dtype, self._block, self._streams = dtype, BLOCKS[dtype], streams_of(dtype)
-        end = _HEAD + 8 * len(self._streams)
-        if payload.size < end or size % self._block or not size:
+        ordered, lengths = _head(payload, dtype, len(self._streams))
+        if size % self._block or not size:
             raise damaged("its blocks are cut off")
-        head = np.empty(end, np.uint8)
-        payload.fill(0, head)
-        (form, ordered), lengths = head[:_HEAD].view(np.uint32).tolist(), head[_HEAD:].view(np.uint64).tolist()
-        if form != FORMAT or ordered > has_order(dtype):
-            raise damaged("its coding is unknown")
-        self._ordered, self._at_once = bool(ordered), WINDOW if ordered else _BLOCKS
+        end = _HEAD + 8 * len(lengths)
+        self._peaks = PEAKS[dtype] if len(lengths) > len(self._streams) else None
+        self._ordered, self._at_once = bool(ordered), WINDOW // SUBBLOCKS.get(dtype, 1) if ordered else _BLOCKS
         self.size, self.step = size, self._at_once * self._block
         if end + sum(length + -length % 8 for length in lengths) != payload.size:
             raise damaged("its length is not that of its parts")
         self._contents = list[Content]()
-        for stream, length in zip(self._streams, lengths, strict=True):
-            section, raw = Section(payload, end, length), size // self._block * len(stream.elements)
-            self._contents.append(section if length == raw else reader(section, stream.dtype, raw))
+        blocks = size // self._block
+        streams = [(stream.dtype, blocks * len(stream.elements)) for stream in self._streams]
+        if self._peaks:
+            rest = self._peaks.rest_size(blocks)
+            streams[-1:] = [("U8", blocks * self._peaks.number), (self._streams[-1].dtype, rest)]
+        for (kind, raw), length in zip(streams, lengths, strict=True):
+            section = Section(payload, end, length)
+            scales = self._contents[0] if dtype == _SCALED and kind == "I8" else None
+            self._contents.append(section if length == raw else reader(section, kind, raw, scales))
             end += length + -length % 8
 
     def _decode(self, first: int, last: int, out: Array) -> None:
         out[:] = 0
-        for begin in range(first, last, max(WINDOW // self._at_once, 1)):  # whole windows, or as many blocks
+        most = 1 if self._ordered else WINDOW // _BLOCKS
+        for begin in range(first, last, most):
             place = (begin - first) * self.step
-            self._decode_blocks(begin * self._at_once, out[place : place + WINDOW * self._block])
+            self._decode_blocks(begin * self._at_once, out[place : place + most * self.step])
 
     def _decode_blocks(self, first: int, out: Array) -> None:
         """Decode blocks from `first` on; `out` is full of zeros."""
         count, words = out.size // self._block, list[Array]()
-        for number, (content, stream) in enumerate(zip(self._contents, self._streams, strict=True)):
+        for number, stream in enumerate(self._streams):
             per_block = len(stream.elements)
             values = thread_buffer("elements of blocks", count * per_block)
-            content.fill(first * per_block, values)
+            if self._peaks and number == len(self._streams) - 1:
+                self._merge_peaks(first, values)
+            else:
+                self._contents[number].fill(first * per_block, values)
             if stream.dtype == "U16":
                 values.view(np.uint16)[:] += words[0] & _COARSE
             if number < len(self._streams) - 1:
-                words.append(values.view(np.uint16).copy() if per_block == 2 else values)
+                words.append(values.view(np.uint16 if stream.dtype in ("F16", "U16") else np.uint8).copy())
             elif self._ordered:
-                order = order_of(self._dtype, words[0], words[1] if len(words) > 1 else None)
-                codes = values.reshape(count, per_block)
+                order = order_of(self._dtype, words)
+                codes = values.reshape(order.places.size, -1)
                 order.flip(codes)
                 values = thread_buffer("codes of blocks", values.size)
                 values.reshape(codes.shape)[order.places] = codes
             _put(values, stream, self._block, out)
+
+    def _merge_peaks(self, first: int, codes: Array) -> None:
+        """Fill `codes` with those of blocks from `first` on, of which there is an even number unless they end."""
+        peaks = self._peaks
+        assert peaks is not None
+        count = codes.size // peaks.width
+        places = thread_buffer("places of peaks", count * peaks.number)
+        rest = thread_buffer("codes without peaks", peaks.rest_size(count))
+        self._contents[-2].fill(first * peaks.number, places)
+        self._contents[-1].fill(peaks.rest_size(first), rest)
+        peaks.merge(places, rest, codes)
+
+
+def _head(payload: Content, dtype: str, streams: int) -> tuple[bool, list[int]]:
+    """Return whether codes are in order, and the lengths of the sections. Raises DamagedError."""
+    start = np.empty(_HEAD, np.uint8)
+    if payload.size < _HEAD:
+        raise damaged("its blocks are cut off")
+    payload.fill(0, start)
+    form, flags = start.view(np.uint32).tolist()
+    if form != FORMAT or flags & 1 > has_order(dtype) or flags >> 1 > (dtype in PEAKS):
+        raise damaged("its coding is unknown")
+    lengths = np.empty(8 * (streams + (flags >> 1)), np.uint8)
+    if payload.size < _HEAD + lengths.size:
+        raise damaged("its blocks are cut off")
+    payload.fill(_HEAD, lengths)
+    return bool(flags & 1), lengths.view(np.uint64).tolist()
