@@ -19,6 +19,7 @@ __all__ = ["MEASURES", "Measure", "Row", "load", "minutes", "option"]
 MEASURES = {
     "demo": "compress, test, restore and compare a text; sizes of the other compressors that are installed",
     "sizes": "bytes of files at each level and with other compressors",
+    "speed": "bytes and speed of all levels and rivals on one file, in one run",
     "start": "first and later uses of the wheels in an empty environment, and their installed sizes",
     "monotone": "files that a level makes larger than the next lower one, by more than 0.1 % and 32 bytes",
     "never-larger": "files that are larger than with xz -9e or with --no-parse",
