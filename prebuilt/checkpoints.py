@@ -33,7 +33,8 @@ def run() -> None:
         for level in ("fast", "runtime"):
             _round_trip(large, folder, level, 2)
         _round_trip(step, folder, "runtime", 2, large)
-        _round_trip(_blocks(folder / "model.gguf"), folder, "runtime", 1)
+        for level in ("runtime", "archive"):
+            _round_trip(_blocks(folder / "model.gguf"), folder, level, 1)
         _stored(folder)
 
 
@@ -144,6 +145,8 @@ def _blocks(path: Path) -> Path:
     writer = gguf.GGUFWriter(path, "llama")
     for name in _BLOCKS:
         writer.add_tensor(name, blocks(name, 256).reshape(64, -1), raw_dtype=gguf.GGMLQuantizationType[name])
+    quantised = gguf.quantize(weights(64 * 256).astype(np.float32).reshape(64, 256), gguf.GGMLQuantizationType.Q8_0)
+    writer.add_tensor("peaks", quantised, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
     writer.add_tensor("plain", weights(64 * 256).astype(np.float32).reshape(64, 256))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -5,7 +5,6 @@ tensors whenever it is loaded.
 """
 
 import errno
-import json
 import os
 import re
 import tempfile
@@ -18,9 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import xxhash
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import nn
 
 from squeeze.checkpoint import safetensors as tensorfile
@@ -28,14 +25,35 @@ from squeeze.checkpoint.architectures import EMBEDDING, HEAD
 from squeeze.checkpoint.config_json import CONFIG, check_layers, read_config
 from squeeze.checkpoint.safetensors import ELEMENT_BITS, Tensor
 from squeeze.checkpoint.weight_files import absent, names_of, own_files, read_index, stem_of, weight_files
-from squeeze.errors import DamagedError, FormatError, SqueezeError, printable
-from squeeze.system.documents import parse_object
-from squeeze.system.moving import synced
+from squeeze.errors import FormatError, SqueezeError, printable
 from squeeze.system.storage import local_path
 
-__all__ = ["DTYPES", "Checkpoint", "Parts", "View", "disk_errors", "saved"]
+__all__ = ["DTYPES", "MAX_SHARD", "TORCH_DTYPES", "Checkpoint", "View", "disk_errors", "saved"]
 
 DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
+# torch's dtype for safetensors' names. An element of torch's F4 is two numbers.
+TORCH_DTYPES = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "F4": torch.float4_e2m1fn_x2,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
+    "U16": torch.uint16,
+    "I16": torch.int16,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "U32": torch.uint32,
+    "I32": torch.int32,
+    "F32": torch.float32,
+    "C64": torch.complex64,
+    "U64": torch.uint64,
+    "I64": torch.int64,
+    "F64": torch.float64,
+}
 
 
 @dataclass(frozen=True)
@@ -64,8 +82,6 @@ class View:
 MAX_SHARD = 4 << 30  # bytes
 _LONGEST_NAME = 1000  # characters
 _FLOATS = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
-_PIECE = 1 << 24
-_SUMS = "checksums"  # of the tensors of a part, in its metadata
 _SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)|inline_container|file write failed")
 
 
@@ -222,96 +238,3 @@ def disk_errors(path: Path) -> Iterator[None]:
             raise
         number = int(match[1]) if match[1] else errno.ENOSPC
         raise OSError(number, os.strerror(number), str(path)) from error
-
-
-@dataclass(frozen=True)
-class Parts:
-    """An unfinished checkpoint: one file for each finished part, which a resumed run reuses."""
-
-    folder: Path
-
-    def path(self, part: str) -> Path:
-        return self.folder / f"{part}.part"
-
-    def done(self, part: str) -> bool:
-        return self.path(part).is_file()
-
-    def put(self, part: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Write a part in one step."""
-        unfinished = self.path(part).with_suffix(".unfinished")
-        with disk_errors(unfinished):
-            whole = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
-            sums = {name: xxhash.xxh3_64_hexdigest(_bytes_of(tensor)) for name, tensor in whole.items()}
-            save_file(whole, unfinished, {_SUMS: json.dumps(sums)})
-        unfinished.replace(self.path(part))
-
-    def join(self, parts: Iterable[str], folder: Path, max_shard: int = MAX_SHARD, stem: str = "model") -> int:
-        """Join parts to shards of at most `max_shard` bytes (or one part) and an index, and return the bytes of all
-        tensors. Raises DamagedError if a part has other bytes than were put.
-
-        Args:
-            parts: names of the parts.
-            folder: where to write.
-            max_shard: most bytes of a shard.
-            stem: of the files' names.
-        """
-        shards: list[list[tensorfile.TensorFile]] = []
-        room = -1
-        for part in parts:
-            file = tensorfile.read(self.path(part))
-            size = file.size - len(file.header)
-            if size > room or not shards:
-                shards.append([])
-                room = max_shard
-            shards[-1].append(file)
-            room -= size
-        whole, listing = names_of(stem)
-        if len(shards) == 1:
-            return _concatenate(shards[0], folder / whole)
-        places: dict[str, str] = {}
-        total = 0
-        for number, files in enumerate(shards, 1):
-            name = f"{stem}-{number:05}-of-{len(shards):05}.safetensors"
-            total += _concatenate(files, folder / name)
-            places |= {tensor: name for file in files for tensor in file.by_name}
-        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
-        (folder / listing).write_text(json.dumps(index, indent=2) + "\n")
-        return total
-
-
-def _concatenate(files: list[tensorfile.TensorFile], target: Path) -> int:
-    """Write the tensors of several safetensors files to one, without decoding them, and return their bytes."""
-    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    offset = 0
-    for file in files:
-        for tensor in file.tensors:
-            offsets = [offset, offset + tensor.size]
-            entries[tensor.name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": offsets}
-            offset += tensor.size
-    header = json.dumps(entries, separators=(",", ":")).encode()
-    header += b" " * (-len(header) % 8)
-    with target.open("wb") as sink, synced(sink):
-        sink.write(len(header).to_bytes(8, "little") + header)
-        for file in files:
-            for piece in _payload(file):
-                sink.write(piece)
-    return offset
-
-
-def _payload(file: tensorfile.TensorFile) -> Iterator[bytes]:
-    """Yield the tensors of a part. Raises DamagedError if their checksums differ."""
-    sums = parse_object((file.metadata or {}).get(_SUMS, "{}"))
-    with file.path.open("rb") as source:
-        source.seek(len(file.header))
-        for tensor in file.tensors:
-            digest, rest = xxhash.xxh3_64(), tensor.size
-            while piece := source.read(min(_PIECE, rest)):
-                digest.update(piece)
-                rest -= len(piece)
-                yield piece
-            if digest.hexdigest() != sums.get(tensor.name):
-                raise DamagedError(f"{file.path}: finished work is damaged: repeat the command, which starts anew")
-
-
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    return tensor.reshape(-1).view(torch.uint8).numpy().data

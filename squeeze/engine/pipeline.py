@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
-from squeeze.checkpoint.checkpoint import Checkpoint, Parts
+from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.config_json import guarded
 from squeeze.checkpoint.diffusion import is_diffusion
 from squeeze.checkpoint.other_files import copy_other_files
+from squeeze.checkpoint.parts import Parts
 from squeeze.checkpoint.weight_files import stem_of
 from squeeze.engine.block import BlockJob, CompressedMatrix, calibrated_block, plain_block
 from squeeze.engine.calibration import spacing
@@ -253,7 +253,7 @@ def _keep_compressed(job: _CheckpointJob, name: str, leaves: list[str]) -> None:
 def _compressed(work: Path, name: str) -> dict[str, torch.Tensor]:
     """Return the values of a block's compressed weights, or nothing if it is not compressed yet."""
     parts = Parts(work)
-    return load_file(parts.path(f"{name}.{_VALUES}")) if parts.done(f"{name}.{_VALUES}") else {}
+    return parts.load(f"{name}.{_VALUES}") if parts.done(f"{name}.{_VALUES}") else {}
 
 
 def _rows(network: Network, tokens: Inputs) -> int:

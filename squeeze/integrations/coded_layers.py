@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from squeeze.checkpoint.checkpoint import TORCH_DTYPES
 from squeeze.checkpoint.linear import PreparedCache
 from squeeze.packing import device_decode
 from squeeze.packing.device_decode.together import Together
@@ -121,7 +122,7 @@ class CodedWeight:
         """Return whether `multiply` takes this number of rows of activations."""
         if not self.buffers.fused or not 0 < rows <= _FEW_ROWS:
             return False
-        stored = device_decode.TORCH_DTYPES[self.record.dtype]
+        stored = TORCH_DTYPES[self.record.dtype]
         return self.dtype in (stored, torch.float32) and self.prepare(payload).tiles is not None
 
     def multiply(self, payload: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -137,9 +138,7 @@ class CodedWeight:
         unique_rows, place = torch.unique(indices.reshape(-1), return_inverse=True)
         positions = unique_rows[:, None] * columns + torch.arange(columns, device=unique_rows.device)  # [rows, columns]
         segments, segment_of = torch.unique(positions // size, return_inverse=True)
-        rows = torch.empty(
-            (len(unique_rows), columns), dtype=device_decode.TORCH_DTYPES[self.record.dtype], device=device
-        )
+        rows = torch.empty((len(unique_rows), columns), dtype=TORCH_DTYPES[self.record.dtype], device=device)
         at_a_time = max(1, self.piece // (size * prepared.bits // 8))
         for start in range(0, len(segments), at_a_time):
             numbers = segments[start : start + at_a_time].tolist()

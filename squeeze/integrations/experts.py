@@ -18,6 +18,7 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 from transformers.core_model_loading import ConversionOps
 
+from squeeze.checkpoint.checkpoint import TORCH_DTYPES
 from squeeze.integrations.coded_layers import Buffers, Casting, threads_for
 from squeeze.packing import device_decode
 from squeeze.packing.record import Record
@@ -74,7 +75,7 @@ class JoinedExperts:
         """Take the parts of each expert, in order; all experts have parts of the same shapes."""
         self.parts, self.dtype, self.buffers, self.slot = parts, dtype, buffers, slot
         records = [part.record for part in parts[0]]
-        self.stored_dtype = device_decode.TORCH_DTYPES[records[0].dtype]
+        self.stored_dtype = TORCH_DTYPES[records[0].dtype]
         self.shape = (len(parts), sum(record.shape[0] for record in records), records[0].shape[1])
         self.size = sum(part.record.size for expert in parts for part in expert)
         self._prepared: tuple[torch.Tensor | None, dict[Part, device_decode.Prepared]] = None, {}

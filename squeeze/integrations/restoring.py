@@ -21,9 +21,9 @@ from transformers import modeling_utils
 from transformers.quantizers.base import HfQuantizer
 
 from squeeze.checkpoint import safetensors as tensorfile, torch_file, weight_files
+from squeeze.checkpoint.checkpoint import TORCH_DTYPES
 from squeeze.errors import FormatError, LimitError, SqueezeError, escaped
 from squeeze.packing import container
-from squeeze.packing.device_decode import TORCH_DTYPES
 from squeeze.packing.sources import SUFFIX
 from squeeze.packing.unpack import unpack
 from squeeze.packing.weights import torch_shape

@@ -20,11 +20,11 @@ import torch
 import xxhash
 
 from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.checkpoint.checkpoint import TORCH_DTYPES
 from squeeze.checkpoint.safetensors import Bytes, Tensor
 from squeeze.errors import DamagedError, FormatError, OptionError, TruncatedError, printable
 from squeeze.packing.coding import Subject
 from squeeze.packing.codings import CODINGS, encode_in_memory
-from squeeze.packing.device_decode import TORCH_DTYPES
 from squeeze.packing.pack import check_level
 from squeeze.packing.record import Record
 from squeeze.packing.tensors.content import PART, InMemory, in_parts

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
+from squeeze.checkpoint.checkpoint import TORCH_DTYPES
 from squeeze.checkpoint.safetensors import named
 from squeeze.errors import FormatError, SqueezeError
 from squeeze.packing import device_decode
@@ -70,9 +71,9 @@ def prepare(payload: torch.Tensor, record: Record) -> Prepared:
 
 def torch_dtype(dtype: str, name: str) -> torch.dtype:
     """Return torch's type of a safetensors dtype. Raises FormatError if it has none."""
-    if dtype not in device_decode.TORCH_DTYPES:
+    if dtype not in TORCH_DTYPES:
         raise FormatError(f"{named(name)}: torch has no type for {dtype}")
-    return device_decode.TORCH_DTYPES[dtype]
+    return TORCH_DTYPES[dtype]
 
 
 def torch_shape(record: Record) -> tuple[int, ...]:

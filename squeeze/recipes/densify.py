@@ -13,9 +13,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from squeeze.checkpoint.checkpoint import Checkpoint, Parts, View
+from squeeze.checkpoint.checkpoint import Checkpoint, View
 from squeeze.checkpoint.lora_folder import LoraFolder
 from squeeze.checkpoint.other_files import copy_other_files, copy_tokenizer
+from squeeze.checkpoint.parts import Parts
 from squeeze.checkpoint.pretrained import dense_model, explained
 from squeeze.checkpoint.renaming import model_modules, transposed
 from squeeze.checkpoint.stored import expanded

@@ -10,8 +10,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from squeeze.checkpoint.checkpoint import Checkpoint, Parts
+from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.other_files import copy_other_files
+from squeeze.checkpoint.parts import Parts
 from squeeze.engine.network import Network
 from squeeze.engine.pipeline import Progress
 from squeeze.engine.report import Report

@@ -9,7 +9,8 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
-from squeeze.checkpoint.checkpoint import Checkpoint, Parts, disk_errors
+from squeeze.checkpoint.checkpoint import Checkpoint, disk_errors
+from squeeze.checkpoint.parts import Parts
 from squeeze.cli import main
 from squeeze.errors import DamagedError, FormatError
 from tests.makers import hostile, tiny_models
@@ -80,7 +81,33 @@ def test_finished_parts_come_back_as_they_were_put(tmp_path):
     found = load_file(tmp_path / "out" / "model.safetensors")
     assert all(torch.equal(found[name].float(), tensor.float()) for name, tensor in whole.items())
     assert torch.equal(found["turned"], torch.arange(6.0).view(2, 3).T)
-    path = parts.path("b")
-    path.write_bytes(path.read_bytes()[:-1] + b"\1")
-    with pytest.raises(DamagedError, match=r"b\.part: finished work is damaged: repeat the command"):
-        parts.join(["a", "b"], tmp_path / "out")
+    assert torch.equal(parts.load("b")["turned"], found["turned"])
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"\0\0\xa0@", b"\0\0\xa1@"),  # its last number
+        (b"[2,3]", b"[3,2]"),
+        (b'"F32"', b'"I32"'),
+        (b'"turned":{', b'"burned":{'),
+        (b"checksums", b"Checksums"),
+    ],
+)
+def test_parts_with_other_tensors_than_were_put_are_damaged(tmp_path, before, after):
+    parts = Parts(tmp_path)
+    parts.put("b", {"turned": torch.arange(6.0).view(2, 3)})
+    path, kept = parts.path("b"), parts.path("b").read_bytes()
+    assert kept.count(before) == 1
+    path.write_bytes(kept.replace(before, after))
+    for use in (lambda: parts.load("b"), lambda: parts.join(["b"], tmp_path)):
+        with pytest.raises(DamagedError, match=r"b\.part: finished work is damaged: repeat the command"):
+            use()
+
+
+def test_a_part_under_the_name_of_another_one_is_damaged(tmp_path):
+    parts = Parts(tmp_path)
+    parts.put("a", {"one": torch.arange(6.0)})
+    parts.path("a").rename(parts.path("b"))
+    with pytest.raises(DamagedError, match=r"b\.part: finished work is damaged"):
+        parts.join(["b"], tmp_path)

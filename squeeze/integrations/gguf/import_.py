@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from squeeze.checkpoint.checkpoint import Parts
+from squeeze.checkpoint.parts import Parts
 from squeeze.errors import ModelError
 from squeeze.integrations.gguf import GgufModel, description, tokenizer_files
 from squeeze.integrations.opening import check_opens

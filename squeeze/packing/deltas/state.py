@@ -8,12 +8,12 @@ import numpy as np
 import torch
 import xxhash
 
+from squeeze.checkpoint.checkpoint import TORCH_DTYPES
 from squeeze.checkpoint.safetensors import Bytes, layout_of, named
 from squeeze.errors import OptionError
 from squeeze.packing.coding import Form
 from squeeze.packing.deltas import changes
 from squeeze.packing.deltas.changes import BLOCK
-from squeeze.packing.device_decode import TORCH_DTYPES
 from squeeze.system.parallel import working
 
 __all__ = ["Array", "State", "Words", "parts", "words_of"]

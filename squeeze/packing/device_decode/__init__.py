@@ -13,34 +13,12 @@ from types import ModuleType
 import numpy as np
 import torch
 
+from squeeze.checkpoint.checkpoint import TORCH_DTYPES
 from squeeze.packing.device_decode import reference
 from squeeze.packing.device_decode.cpu import DTYPES, Tiles
 from squeeze.packing.tensors import fixed, floats
 from squeeze.packing.tensors.float_payload import Coded, Plane, parse
 
-# torch's dtype for safetensors' names. An element of torch's F4 is two numbers.
-TORCH_DTYPES = {
-    "BOOL": torch.bool,
-    "U8": torch.uint8,
-    "I8": torch.int8,
-    "F4": torch.float4_e2m1fn_x2,
-    "F8_E8M0": torch.float8_e8m0fnu,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
-    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
-    "U16": torch.uint16,
-    "I16": torch.int16,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "U32": torch.uint32,
-    "I32": torch.int32,
-    "F32": torch.float32,
-    "C64": torch.complex64,
-    "U64": torch.uint64,
-    "I64": torch.int64,
-    "F64": torch.float64,
-}
 _WORDS = {8: torch.uint8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
 
 

@@ -11,8 +11,9 @@ from itertools import accumulate
 
 import torch
 
+from squeeze.checkpoint.checkpoint import TORCH_DTYPES
 from squeeze.packing import device_decode
-from squeeze.packing.device_decode import TORCH_DTYPES, DevicePlane, Prepared
+from squeeze.packing.device_decode import DevicePlane, Prepared
 
 __all__ = ["Together"]
 

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from squeeze.checkpoint.checkpoint import Checkpoint, Parts
+from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.other_files import copy_other_files
+from squeeze.checkpoint.parts import Parts
 from squeeze.checkpoint.renaming import renamed
 from squeeze.engine.network import find_blocks
 from squeeze.engine.pipeline import Progress
