@@ -19,30 +19,44 @@ from bench.shared.training import Training, Weights
 from bench.tables import Column, Listing
 from squeeze.packing.store import Store
 
-_KINDS = {"all weights, 1e-5": (1e-5, ""), "all weights, 1e-6": (1e-6, ""), "attention, 1e-5": (1e-5, "self_attn")}
+_KINDS = {1e-5: {"all weights, 1e-5": "", "attention, 1e-5": "self_attn"}, 1e-6: {"all weights, 1e-6": ""}}  # by rate
 
 
 def rows(arguments: argparse.Namespace) -> Iterator[Row]:
-    """Yield a row for each kind of fine-tune."""
+    """Yield a row for each kind of fine-tune; those of one rate are trained once."""
     run = Training(arguments.steps, seed=0)
-    for kind, (rate, part) in _KINDS.items():
-        with tempfile.TemporaryDirectory() as folder:
-            yield {"fine-tunes": kind} | _row(Path(folder), run, rate, part, arguments)
+    for rate, kinds in _KINDS.items():
+        base, tuned = _trained(run, rate, arguments)
+        for kind, part in kinds.items():
+            with tempfile.TemporaryDirectory() as folder:
+                yield {"fine-tunes": kind} | _row(Path(folder), base, tuned, part)
 
 
-def _row(root: Path, run: Training, rate: float, part: str, arguments: argparse.Namespace) -> Row:
+def _trained(run: Training, rate: float, arguments: argparse.Namespace) -> tuple[Weights, list[Weights]]:
+    """Return the base, and its fine-tunes with a learning rate."""
     run.restart()
     run.continue_at(0, seed=0)
     run.step()
-    models = [_write(root / "base", run.weights)]
-    before = {name: tensor.clone() for name, tensor in run.weights.items()}
+    base, tuned = _copy(run.weights), list[Weights]()
     for number in range(arguments.models):
         run.restart()
         run.continue_at(rate, seed=number + 1)
         for _ in range(arguments.steps):
             run.step()
-        tuned = {name: tensor if part in name else before[name] for name, tensor in run.weights.items()}
-        models.append(_write(root / f"tuned-{number}", tuned))
+        tuned.append(_copy(run.weights))
+    return base, tuned
+
+
+def _copy(weights: Weights) -> Weights:
+    return {name: tensor.clone() for name, tensor in weights.items()}
+
+
+def _row(root: Path, base: Weights, tuned: list[Weights], part: str) -> Row:
+    """Measure fine-tunes of the weights with `part` in their names."""
+    models = [_write(root / "base", base)]
+    for number, weights in enumerate(tuned):
+        changed = {name: tensor if part in name else base[name] for name, tensor in weights.items()}
+        models.append(_write(root / f"tuned-{number}", changed))
     store, packed = Store(root / "store"), 0
     for model in models:
         store.add(model)
@@ -53,7 +67,7 @@ def _row(root: Path, run: Training, rate: float, part: str, arguments: argparse.
         if (root / "back/model.safetensors").read_bytes() != (model / "model.safetensors").read_bytes():
             raise SystemExit(f"Error: {model.name} did not come back")
     raw = sum(_size(model) for model in models[1:])
-    found: Row = {"models": arguments.models, "raw": raw, "packed": packed, "store": store.size()}
+    found: Row = {"models": len(tuned), "raw": raw, "packed": packed, "store": store.size()}
     found["of packed"] = store.size() / packed
     if shutil.which("lmz"):
         found["lmz"] = _lmz(root, models)
@@ -62,7 +76,7 @@ def _row(root: Path, run: Training, rate: float, part: str, arguments: argparse.
 
 def _write(folder: Path, weights: Weights) -> Path:
     folder.mkdir()
-    save_file({name: tensor.clone() for name, tensor in weights.items()}, folder / "model.safetensors")
+    save_file(weights, folder / "model.safetensors")
     (folder / "config.json").write_text("{}")
     return folder
 
@@ -87,7 +101,7 @@ MEASURE = Measure(
     time=6,
     options=(
         option("--models", type=int, default=10, help="fine-tunes of the base; default: 10"),
-        option("--steps", type=int, default=30, help="steps of training of each; default: 30"),
+        option("--steps", type=int, default=20, help="steps of training of each; default: 20"),
     ),
     quick="--models 2 --steps 1",
     tables={
