@@ -21,13 +21,18 @@ def known():
     """Return the bytes that models read before a header."""
     digits = re.search(r"^before\n([0-9a-f\n]+)\nafter\n([0-9a-f\n]+)\n", FORMAT.read_text(), re.M).groups()
     before, after = (bytes.fromhex(text.replace("\n", "")) for text in digits)
+    return before + srgb_curve()[12:] + after
+
+
+def srgb_curve():
+    """Return the curve of sRGB with its tag."""
     curve = []
     for i in range(1024):
         v = Decimal(i) / 1023
         power = ((v + Decimal("0.055")) / Decimal("1.055")) ** Decimal("2.4")
         light = v / Decimal("12.92") if v <= Decimal("0.04045") else power
         curve.append(int(light * 65535 + Decimal("0.5")))
-    return before + b"".join(value.to_bytes(2, "big") for value in curve) + after
+    return bytes.fromhex("637572760000000000000400") + b"".join(value.to_bytes(2, "big") for value in curve)
 
 
 class _Read:

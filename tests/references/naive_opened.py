@@ -14,6 +14,7 @@ from tests.references import (
     naive_escapes,
     naive_fax,
     naive_gif,
+    naive_jpeg,
     naive_pickle,
     naive_pyc,
     naive_quick,
@@ -205,6 +206,9 @@ def _closed(kind: int, content: bytes, extra: bytes, stream: bytes) -> bytes:
         return naive_pickle.close(content)
     if kind == 31:
         return naive_dex.close(content, extra)
+    if kind == 32:
+        assert not content and not extra
+        return naive_jpeg.srgb_curve()
     if kind == 9:
         return image(content, extra)
     assert kind == 6

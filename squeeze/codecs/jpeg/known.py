@@ -7,7 +7,7 @@ import struct
 from fractions import Fraction
 from functools import cache
 
-__all__ = ["known_header"]
+__all__ = ["known_header", "srgb_curve"]
 
 _APP1, _APP13, _APP2 = 0xE1, 0xED, 0xE2
 _PACKET = (
@@ -50,14 +50,24 @@ def known_header() -> bytes:
     """Return the bytes that the models read before a header."""
     texts = ((_APP1, _PACKET), *((_APP1, text) for text in _EXIF), (_APP13, _RESOURCE), (_APP2, _PROFILE))
     segments = ((code[0], code[1:]) for code in map(bytes.fromhex, _SEGMENTS))
-    head = b"".join(_segment(*text) for text in texts) + b"curv" + bytes(4) + struct.pack(">I", _POINTS)
-    return head + struct.pack(f">{_POINTS}H", *_curve()) + b"\xff\xd8" + b"".join(_segment(*one) for one in segments)
+    return (
+        b"".join(_segment(*text) for text in texts)
+        + srgb_curve()
+        + b"\xff\xd8"
+        + b"".join(_segment(*one) for one in segments)
+    )
+
+
+def srgb_curve() -> bytes:
+    """Return the curve of sRGB as colour profiles have it: a tag of 12 bytes, and 1,024 values."""
+    return b"curv" + bytes(4) + struct.pack(">I", _POINTS) + struct.pack(f">{_POINTS}H", *_curve())
 
 
 def _segment(marker: int, content: bytes) -> bytes:
     return struct.pack(">BBH", 255, marker, 2 + len(content)) + content
 
 
+@cache
 def _curve() -> list[int]:
     """Return the values of linear light for equal steps of sRGB (IEC 61966-2-1), rounded."""
     found = list[int]()

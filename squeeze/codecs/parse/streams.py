@@ -4,6 +4,7 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
@@ -131,6 +132,7 @@ class Deflate(Wrapper):
 _LEAST_BARE = 128  # bytes of content of a stream without a header
 _MOST_HEADER = 1 << 16  # bytes of a gzip header
 _CHUNK_COST = 64  # bytes that finding a chunk counts as
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _LEAST_CHUNK = 32  # bytes of the shortest IDAT chunks, apart from the last one
 
 
@@ -139,9 +141,17 @@ class Png(Wrapper):
 
     name = "PNG"
     kind = 3
-    mark = re.compile(rb"\x89PNG\r\n\x1a\n")
+    mark = re.compile(re.escape(_SIGNATURE))
+
+    def find(self, data: bytes) -> Iterator[int]:
+        """Yield where the first IDAT chunks may begin, so that wrappers in the chunks before are found before."""
+        places = [match.start() for match in self.mark.finditer(data)]
+        for place, after in pairwise([*places, len(data)]):
+            if (chunk := data.find(b"IDAT", place, after)) >= 0:
+                yield chunk - 4
 
     def open(self, data: bytes, start: int, room: Room) -> Found | None:
+        start = data.rfind(_SIGNATURE, 0, start + len(_SIGNATURE))
         found = self._open(data, start, *_idat_chunks(data, start + 8, room), room)
         if found is None:
             room.spend(0)

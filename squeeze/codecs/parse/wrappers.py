@@ -2,6 +2,7 @@
 
 from squeeze.codecs.parse.base85 import Ascii85, Base85
 from squeeze.codecs.parse.bzip2.stream import Bzip2
+from squeeze.codecs.parse.curve import Curve
 from squeeze.codecs.parse.dex import Dex
 from squeeze.codecs.parse.early_lzw import EarlyLzw
 from squeeze.codecs.parse.encodings import CodePage, Utf32
@@ -56,4 +57,5 @@ WRAPPERS: tuple[Wrapper, ...] = (
     JavaClass(),
     Pickle(),
     Dex(),
+    Curve(),
 )
