@@ -23,6 +23,7 @@ from tests.references.naive_bytewise import (
     squash,
 )
 from tests.references.naive_cells import Cells
+from tests.references.naive_copied import Copied
 from tests.references.naive_fields import Fields
 from tests.references.naive_records import Records
 from tests.references.naive_recurrent import F, dots, tree
@@ -214,6 +215,7 @@ class Decoder:
         self.finals, self.apms = {}, {}
         known = None if bare else known_of(level, "text" if kind == "lines" else kind)
         self.fields, self.records = Fields() if kind == "lines" else None, Records(record) if record else None
+        self.copied = Copied() if kind == "lines" and level == 6 else None
         self.cells = Cells(record) if kind == "cells" and level > 4 else None
         if known:
             if self.fields:
@@ -362,6 +364,8 @@ class Decoder:
             chosen[5], chosen[9] = r["INSTRUCTIONS"] & 255, now >> 10 & 255
         if self.record:
             chosen[3], chosen[5], chosen[9] = r["COLUMN"], r["RECORD"] & 255, r["LINEAR"] >> 8 & 255
+        if self.copied:
+            chosen[2] = 16 * (self.fields.cells & 15) + min(self.fields.length, 15)
         if self.cells:
             chosen[3], chosen[6] = r["PLACE"], r["COUNTER"] & 255 if r["COUNTER"] else chosen[6]
         rows += [8 * row + shift for row in chosen]
@@ -439,6 +443,8 @@ class Decoder:
         self.registers.update_byte(c, self.data, self.record)
         if self.fields:
             self.registers.update(self.fields.registers(c, self.data))
+        if self.copied:
+            self.registers.update(self.copied.registers(c, self.data, self.fields))
         if self.records:
             self.registers.update(self.records.registers(self.data))
         if self.cells:

@@ -9,7 +9,7 @@ from squeeze.codecs.deep.byte_predictions import TOP_PREDICTIONS
 from squeeze.codecs.deep.predictor import Arrays, Extent
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.numerics import vectors
-from squeeze.numerics.bitmodels import cells, context_state, fields, layout, mixer
+from squeeze.numerics.bitmodels import cells, context_state, copied, fields, layout, mixer
 
 
 class Sets(NamedTuple):
@@ -60,7 +60,7 @@ FIRST_APM = layout.offsets(Refinements(*[_APM_ROWS] * len(APM)))
 # Learning rates: of a weight set after many updates, added at first, decay of that, of the second layer.
 _RATES = ("rate", "first_rate", "fading", "final_rate")
 STATE = layout.fields(
-    "record lines sets has_network is_code cells"  # record length or 0; weight sets; the others are 0 or 1
+    "record lines copied sets has_network is_code cells"  # record length or 0; weight sets; the others are 0 or 1
     " partial shift node known matched top_prediction history2 history3 logit mixed",  # the bit being coded
     floats=" ".join(_RATES) + " network_logit",
 )
@@ -78,6 +78,7 @@ class DeepModel(NamedTuple):
     stack: np.ndarray  # uint8 [STACK]: open brackets
     places: np.ndarray  # int32 [PLACES] of fields.py, or [1] without lines
     numbers: np.ndarray  # int64 [NUMBERS, 3], or [1, 3]
+    distances: np.ndarray  # int32 [2 * ROWS] of copied.py, or [1] if no context has its registers
     usual: np.ndarray  # int32 [PLACES, WIDTH] of cells.py, or [1, WIDTH] without cells
     predictors: tuple[Arrays, ...]  # arrays of each of predictors.PREDICTORS
     first: np.ndarray  # int64 [predictors]: first input of each
@@ -112,6 +113,7 @@ def build_model(
     settings["is_code"] = any(context_state.INSTRUCTION in (first, second) for first, _, second, _ in preset.contexts)
     registers = {register for first, _, second, _ in preset.contexts for register in (first, second)}
     settings["cells"] = context_state.CELLS in registers
+    settings["copied"] = context_state.COPIED in registers
     model = DeepModel(
         data=data,
         state=layout.record(STATE, **settings, **dict(zip(_RATES, preset.rates, strict=True)), partial=1),
@@ -122,6 +124,7 @@ def build_model(
         stack=np.zeros(context_state.STACK, np.uint8),
         places=np.zeros(fields.PLACES if preset.lines else 1, np.int32),
         numbers=np.zeros((fields.NUMBERS if preset.lines else 1, 3), np.int64),
+        distances=np.zeros(2 * copied.ROWS if settings["copied"] else 1, np.int32),
         usual=np.zeros((cells.PLACES if settings["cells"] else 1, cells.WIDTH), np.int32),
         predictors=predictors.build(preset, Extent(data.size, text_size)),
         first=first,

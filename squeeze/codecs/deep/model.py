@@ -18,6 +18,7 @@ from squeeze.numerics.bitmodels import (
     cells,
     coder as arithmetic,
     context_state,
+    copied,
     fields,
     instructions,
     meter as meters,
@@ -99,12 +100,15 @@ def _select_by_bytes(m):
         outer = np.int64(r[context_state.RECORDS + records.COLUMN])
         column = np.int64(r[context_state.RECORD] & np.uint64(0xFF))
         bracket = np.int64((r[context_state.RECORDS + records.LINEAR] >> np.uint64(8)) & np.uint64(0xFF))
+    second = np.int64((history >> np.uint64(8)) & np.uint64(0xFF))
+    if m.state.copied:
+        second = fields.place_of(r[context_state.FIELDS :])
     third = np.int64((history >> np.uint64(16)) & np.uint64(0xFF))
     if m.state.cells:
         outer, third = cells.selectors(r[context_state.CELLS :], third)
     rows[SET.always] = FIRST_ROW.always
     rows[SET.latest] = FIRST_ROW.latest + latest * 8 + shift
-    rows[SET.second] = FIRST_ROW.second + np.int64((history >> np.uint64(8)) & np.uint64(0xFF)) * 8 + shift
+    rows[SET.second] = FIRST_ROW.second + second * 8 + shift
     rows[SET.classes] = FIRST_ROW.classes + outer * 8 + shift
     rows[SET.expected] = FIRST_ROW.expected + np.int64(r[context_state.MATCH] & np.uint64(0xFF)) * 8 + shift
     rows[SET.column] = FIRST_ROW.column + column * 8 + shift
@@ -218,7 +222,11 @@ def end_byte(m, position):
         m.registers, m.followed1, m.followed2, m.followed3, m.stack, m.data, position, m.state.record
     )
     if m.state.lines:
-        fields.update_byte(m.registers[context_state.FIELDS :], m.places, m.numbers, m.data, position + 1)
+        of_fields = m.registers[context_state.FIELDS :]
+        fields.update_byte(of_fields, m.places, m.numbers, m.data, position + 1)
+        if m.state.copied:
+            of_copied = m.registers[context_state.COPIED :]
+            copied.update_byte(of_copied, of_fields, m.distances, m.data, position + 1)
     if m.state.record > 0:
         of_records = m.registers[context_state.RECORDS :]
         records.update_byte(of_records, m.data, position + 1, m.state.record)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from squeeze.codecs.bytewise.presets import warm_start
-from squeeze.numerics.bitmodels import cells, context_state as state, fields, records
+from squeeze.numerics.bitmodels import cells, context_state as state, copied, fields, records
 
 Context = tuple[int, int, int, int]
 _ALL = (1 << 64) - 1
@@ -200,9 +200,13 @@ MORE_TABLE = {
 }
 _NOT_MORE_OF_LINES = {  # the same of MORE_TEXT
     *("bracket and word", "classes of four bytes and the second word before"),
-    "bytes in the bracket and length of the word",
+    *("bytes in the bracket and length of the word", "classes of sixteen bytes"),
 }
-MORE_LINES = {name: context for name, context in MORE_TEXT.items() if name not in _NOT_MORE_OF_LINES}
+_COPIED = {  # cells that are those of an earlier place
+    "earlier cell by form of the line": _pair(state.COPIED + copied.BY_FORM),
+    "earlier cell by number": _pair(state.COPIED + copied.BY_PLACE),
+}
+MORE_LINES = {name: context for name, context in MORE_TEXT.items() if name not in _NOT_MORE_OF_LINES} | _COPIED
 _MORE_OF_CELLS = {name: context for name, context in MORE_TABLE.items() if name == "above and its neighbours"}
 CONTEXTS = {"text": TEXT, "lines": LINES, "executable": EXECUTABLE, "table": TABLE, "cells": CELLS, "other": OTHER}
 MORE = {  # at level 6
@@ -267,7 +271,7 @@ _LEFT_OUT_OF_LINES = {  # and in lines
         *(*_LEFT_OUT, "field above and agreement", "word and byte", "word and the second before"),
         "outline of the line",
     },
-    6: set[str](),
+    6: {"what followed three bytes"},
 }
 
 _RATES, _RATES_OF_CELLS = (0.002, 0.015, 0.01, 0.002), (0.002, 0.015, 0.01, 0.004)

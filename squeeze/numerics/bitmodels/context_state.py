@@ -43,7 +43,8 @@ _PARSER = 29
 FIELDS = 30  # the first of the registers of fields.py, for lines
 RECORDS = 101  # the first of the registers of records.py
 CELLS = 109  # the first of the registers of cells.py
-REGISTERS = 121
+COPIED = 121  # the first of the registers of copied.py, for lines
+REGISTERS = 195
 
 STACK = 16  # open brackets that are remembered
 

@@ -19,8 +19,8 @@ CELL_PLACE = 4  # hash of the cell so far and its number in the line
 NUMBER = 5  # digit by the last difference (8 bits), digit of the last value (8), which agree (4), digits so far (4)
 KEY = 6  # hash of the word before the latest colon or equals sign, in the innermost open bracket
 UP = 7  # hash of the whole cell above: the one with the same number in the line above
-_START, _OVER, _LIKE, _SHAPE, _IN_WORD, _WORD = range(8, 14)
-_CELL, _LENGTH, _CELLS = range(14, 17)
+_START, _OVER, _LIKE, SHAPE, _IN_WORD, _WORD = range(8, 14)  # SHAPE: hash of the form of the line
+_CELL, LENGTH, CELLS = range(14, 17)  # LENGTH: bytes of the cell so far; CELLS: whole cells of the line
 _VALUE, _DIGITS, _ROW = range(17, 20)
 _QUOTED, _BEFORE, _DEPTH = range(20, 23)  # whether the next byte is in a string; the last byte; open brackets
 _KEYS = 23  # those of the innermost open brackets
@@ -48,7 +48,7 @@ def _bytes_table(*members: range) -> np.ndarray:
 
 
 _IS_WORD = _bytes_table(range(48, 58), range(65, 91), range(95, 96), range(97, 123), range(128, 256))
-_ENDS_CELL = np.isin(np.arange(256), [*b'\n\t ",;|'])
+ENDS_CELL = np.isin(np.arange(256), [*b'\n\t ",;|'])
 
 
 @inline
@@ -86,6 +86,12 @@ def update_byte(f, places, numbers, data, position, with_above=True):
 
 
 @inline
+def place_of(f):
+    """Return the place of the next byte, 8 bits: the number of its cell, and how many bytes of the cell are known."""
+    return np.int64(f[CELLS] & np.uint64(15)) * 16 + np.int64(min(f[LENGTH], np.uint64(15)))
+
+
+@inline
 def _update_above(f, data, position):
     """Update the place in the line above."""
     byte = np.int64(data[position - 1])
@@ -107,7 +113,7 @@ def _in_word(f, places, data, position, like):
     """Update the form of the line and the word after a byte of it, and return the place in the line of that form."""
     if f[_IN_WORD] == np.uint64(0):
         f[_WORD] = np.uint64(0)
-        f[_SHAPE] = mix_hash(f[_SHAPE], np.uint64(_RUN))
+        f[SHAPE] = mix_hash(f[SHAPE], np.uint64(_RUN))
         like = _look_up(f, places, position)
     elif like > 0 and _IS_WORD[data[like]]:
         like += 1
@@ -121,11 +127,11 @@ def _at_mark(f, places, position, byte):
     """Update marks, key and form of the line after a mark, and return the place in the line of that form."""
     f[_IN_WORD] = np.uint64(0)
     if byte == _NEWLINE:
-        f[_SHAPE] = np.uint64(0)
+        f[SHAPE] = np.uint64(0)
         f[_QUOTED] = np.uint64(0)
     else:
         f[MARKS] = (f[MARKS] << np.uint64(8)) | np.uint64(byte)
-        f[_SHAPE] = mix_hash(f[_SHAPE], np.uint64(byte))
+        f[SHAPE] = mix_hash(f[SHAPE], np.uint64(byte))
         _update_key(f, byte)
     return _look_up(f, places, position)
 
@@ -155,7 +161,7 @@ def _update_key(f, byte):
 @inline
 def _look_up(f, places, position):
     """Return the last place of the line's form, and note this one."""
-    row = f[_SHAPE] >> np.uint64(48)
+    row = f[SHAPE] >> np.uint64(48)
     like = np.int64(places[row])
     places[row] = position
     return like
@@ -187,22 +193,22 @@ def _expected(data, over, start):
 @inline
 def _update_cell(f, byte):
     """Update what is known of the cell: bytes between blanks, commas, semicolons, bars and quotation marks."""
-    if _ENDS_CELL[byte]:
+    if ENDS_CELL[byte]:
         _end_cell(f, byte)
-        f[_LENGTH] = np.uint64(0)
+        f[LENGTH] = np.uint64(0)
         f[_CELL] = np.uint64(byte)
     else:
         f[_CELL] = mix_hash(f[_CELL], np.uint64(byte))
-        f[_LENGTH] += np.uint64(1)
+        f[LENGTH] += np.uint64(1)
     f[CELL_KEY] = mix_hash(f[_CELL], f[KEY])
-    f[CELL_PLACE] = mix_hash(f[_CELL], f[_CELLS])
+    f[CELL_PLACE] = mix_hash(f[_CELL], f[CELLS])
 
 
 @inline
 def _end_cell(f, byte):
     """Note the hash of a whole cell, and show the one above the next cell."""
-    number = f[_CELLS]
-    if f[_LENGTH] > np.uint64(0):
+    number = f[CELLS]
+    if f[LENGTH] > np.uint64(0):
         if number < np.uint64(_LINE_CELLS):
             f[np.uint64(_OWN) + number] = f[_CELL]
         number += np.uint64(1)
@@ -210,7 +216,7 @@ def _end_cell(f, byte):
         for k in range(_OWN, _OWN + _LINE_CELLS):
             f[k + _LINE_CELLS], f[k] = f[k], np.uint64(0)
         number = np.uint64(0)
-    f[_CELLS] = number
+    f[CELLS] = number
     f[UP] = f[np.uint64(_OWN + _LINE_CELLS) + number] if number < np.uint64(_LINE_CELLS) else np.uint64(0)
 
 
@@ -228,7 +234,7 @@ def _update_number(f, numbers, byte):
             numbers[row, 1] = value - numbers[row, 0] if numbers[row, 2] > 0 else 0
             numbers[row, 0], numbers[row, 2] = value, digits
         value, digits = np.int64(0), np.int64(0)
-        f[_ROW] = mix_hash(f[_SHAPE], f[KEY]) >> np.uint64(52)
+        f[_ROW] = mix_hash(f[SHAPE], f[KEY]) >> np.uint64(52)
     f[_VALUE], f[_DIGITS] = np.uint64(value), np.uint64(digits)
     last, step, width = numbers[f[_ROW], 0], numbers[f[_ROW], 1], numbers[f[_ROW], 2]
     f[NUMBER] = np.uint64(0)

@@ -26,6 +26,9 @@ TEXT = (
 LOG = (
     b"2026-11-09 10:59:58 GET /a/b?c=1 200 99 caf\xc3\xa9\n2026-11-09 10:59:59 GET /a/cc?c=2 200 102\n\n"
     b"2026-11-09 11:00:00 GET /a/cc?c=3; 200 105\nkey: 1, 999\nkey: 2, 1998\nkey: 3, 12345678901234567890\nkey: 4, 1\n"
+    b"12:01 unpacks lib-one:all 1.2-3\n12:01 has lib-one:all 1.2-3\n"
+    b"12:02 unpacks lib-two 4.5\n12:02 has lib-two 4.5\n12:02 unpacks x 6\n"
+    b"12:03 has x 6\n12:03 unpacks y 7\n12:04 has y 7\n12:04 has z 8\n"
 )
 JSON = (
     b'{"user": {"id": 1, "name": "a \\"b: c"}, "x": [[[[[[[[[[[[[[[[[{7: 1}]]]]]]]]]]]]]]]]]]}, "y": 2\n'
