@@ -20,11 +20,13 @@ __all__ = [
     "only_tokens",
     "parameters_of",
     "spread",
+    "texts_in",
     "varied",
 ]
 
 IDS = "input_ids"
 _TOKENS = 256  # that a sample without ids counts as
+_FORM = ("return_dict", "use_cache", "output_attentions", "output_hidden_states")  # say what a forward returns
 
 
 @dataclass(frozen=True)
@@ -32,15 +34,19 @@ class Samples:
     """Samples of one shape, each with the tensors of one call of a model's forward by their arguments' names.
 
     A tensor inside of an argument, such as a table, is named `argument.key`, and one in a tuple `argument.0`.
+    `left_out` are the names of arguments that are texts, which samples do not hold.
     """
 
     samples: tuple[Mapping[str, torch.Tensor], ...]
+    left_out: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, samples: Iterable[Mapping[str, Any]]) -> "Samples":
         """Collect samples. Raises SqueezeError if there are no samples, or their tensors differ in shape."""
         collected: list[Mapping[str, torch.Tensor]] = []
+        texts: dict[str, None] = {}
         for sample in samples:
+            texts |= dict.fromkeys(texts_in(sample))
             named = dict(flat(sample))
             _check_names(named)
             if collected and _shape_of(named) != _shape_of(collected[0]):
@@ -51,7 +57,7 @@ class Samples:
             collected.append(named)
         if not collected or not collected[0]:
             raise SqueezeError("expected calibration samples, got none")
-        return cls(tuple(collected))
+        return cls(tuple(collected), tuple(texts))
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -60,11 +66,19 @@ class Samples:
         return iter(self.samples)
 
     def __getitem__(self, part: slice) -> "Samples":
-        return Samples(self.samples[part])
+        return Samples(self.samples[part], self.left_out)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes on what samples do not hold, for a report."""
+        names = ", ".join(map(printable, self.left_out))
+        return (f"calibrated without these arguments, which are texts: {names}",) if names else ()
 
 
 def flat(values: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the tensors and numbers among arguments, those in tables and tuples too, by their names in a sample.
+
+    Texts are left out (texts_in), and so are arguments that only say what a forward returns.
 
     Raises SqueezeError if a tuple also has other values.
     """
@@ -76,8 +90,17 @@ def flat(values: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, torc
             if any(one is None or isinstance(one, bool | str) for one in value):
                 raise SqueezeError(f"{printable(name)}: expected tensors and numbers, got a tuple with other values")
             yield from flat({str(number): one for number, one in enumerate(value)}, f"{name}.")
-        elif value is not None and not isinstance(value, bool | str):
+        elif value is not None and not isinstance(value, str) and name not in _FORM:
             yield name, torch.as_tensor(value)
+
+
+def texts_in(values: Mapping[str, Any], outer: str = "") -> Iterator[str]:
+    """Yield the names of texts among arguments, those in tables too."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from texts_in(value, f"{outer}{key}.")
+        elif isinstance(value, str):
+            yield f"{outer}{key}"
 
 
 def _check_names(names: Collection[str]) -> None:

@@ -30,7 +30,7 @@ from squeeze.checkpoint.config_json import check_description
 from squeeze.checkpoint.renaming import fit_of, renamed
 from squeeze.checkpoint.safetensors import named
 from squeeze.checkpoint.stored import StoredForm, dtype_named
-from squeeze.engine.inputs import Samples, flat, parameters_of
+from squeeze.engine.inputs import Samples, flat, parameters_of, texts_in
 from squeeze.errors import FormatError, printable
 from squeeze.integrations.forms import FORMS
 from squeeze.integrations.load_options import current, load_options
@@ -213,7 +213,8 @@ def place_whole(
 
 
 def recorded(model: nn.Module, run: Callable[[], object], most: int = 64) -> Samples:
-    """Return inputs that a model gets while a pipeline runs, as a calibration set.
+    """Return inputs that a model gets while a pipeline runs, as a calibration set. Texts among them are left out, and
+    the report of what is calibrated names them.
 
         samples = recorded(pipeline.transformer, lambda: pipeline("a red fox", num_inference_steps=8))
         squeeze.quantize("pipeline/transformer", out="transformer-4bit", calibration=samples)
@@ -231,7 +232,8 @@ def recorded(model: nn.Module, run: Callable[[], object], most: int = 64) -> Sam
     def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         names = [name for name in parameters_of(model) if name != "self"]  # the first is the module's own
         given = {**dict(zip(names, args, strict=False)), **kwargs}
-        calls.append({name: value.detach().to("cpu", copy=True) for name, value in flat(given)})
+        copies = {name: value.detach().to("cpu", copy=True) for name, value in flat(given)}
+        calls.append({**copies, **dict.fromkeys(texts_in(given), "")})
 
     handle = model.register_forward_pre_hook(note, with_kwargs=True)
     try:

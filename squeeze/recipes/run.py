@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint, saved
-from squeeze.engine.inputs import Inputs
+from squeeze.engine.inputs import Inputs, Samples
 from squeeze.engine.method import Method
 from squeeze.engine.network import Network
 from squeeze.engine.pipeline import WORK, Compression, Progress, Writer
@@ -158,7 +158,7 @@ class Run:
             remarks=remarks or {},
             bound=self.common.bound,
             settings=settings,
-            notes=notes if "calibration" in settings else (*notes, *self.unused(method.name)),
+            notes=(*notes, *(_notes_of(tokens) if "calibration" in settings else self.unused(method.name))),
             resume=self.resume,
             overwrite=self.overwrite,
             device=self.device,
@@ -195,3 +195,7 @@ def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values as they are read back from a JSON file."""
     document: dict[str, Any] = json.loads(json.dumps(dict(values), default=str))
     return document
+
+
+def _notes_of(inputs: Inputs | None) -> tuple[str, ...]:
+    return inputs.notes if isinstance(inputs, Samples) else ()

@@ -125,6 +125,34 @@ def test_recorded_inputs_stay_when_a_model_changes_them():
     assert found.samples[0]["sample"].tolist() == [[1.0, 1.0]]
 
 
+@pytest.mark.slow
+def test_a_pruned_model_is_quantised_after_densify():
+    zoo_diffusion.write(Path("model"), DIT)
+    squeeze.prune("model", "magnitude", out="pruned")
+    with pytest.raises(ModelError, match=r"'squeeze-sparse': `squeeze densify` .* makes floats of it"):
+        squeeze.quantize("pruned", "rtn", out="out", group_size=32)
+    squeeze.densify("pruned", "dense")
+    squeeze.prune("dense", out="out", calibration=zoo_diffusion.samples(DIT, 2), keep_zeros=True, bits=4, group_size=32)
+    squeeze.densify("out", "again")
+    kept, found = (load_model(folder, torch.float32).state_dict() for folder in ("dense", "again"))
+    name = next(name for name, value in kept.items() if value.ndim == 2 and float((value == 0).float().mean()) == 0.5)
+    assert ((found[name] == 0) >= (kept[name] == 0)).all()
+
+
+def test_texts_are_left_out_of_samples_and_the_report_names_them():
+    class Model(torch.nn.Module):
+        def forward(self, sample, kind, more):
+            return sample
+
+    more = {"kind": "b"}
+    found = recorded(model := Model(), lambda: model(torch.ones(1, 2), "a", more))
+    assert (set(found.samples[0]), found[:1].left_out) == ({"sample"}, ("kind", "more.kind"))
+    zoo_diffusion.write(Path("model"), DIT)
+    given = Samples.of({**sample, "mode": "fast"} for sample in zoo_diffusion.samples(DIT, 2))
+    report = squeeze.quantize("model", out="out", calibration=given, group_size=32)
+    assert "calibrated without these arguments, which are texts: mode" in report.notes
+
+
 def test_samples_of_two_images():
     """Check samples as a pipeline with guidance gives them: one with a prompt and one without, together."""
     zoo_diffusion.write(Path("model"), DIT)
@@ -136,14 +164,15 @@ def test_samples_of_two_images():
 
 def test_inputs_in_tables_and_tuples_keep_their_places():
     given = {"a": torch.ones(1, 2), "b": {"c": torch.zeros(1), "d": None}, "e": [[(1, 2)]], "f": 3, "g": True}
-    named = dict(flat(given))
+    named = dict(flat({**given, "h": "text", "return_dict": False}))
     assert {name: value.tolist() for name, value in named.items()} == {
-        "a": [[1.0, 1.0]], "b.c": [0.0], "e.0.0.0": 1, "e.0.0.1": 2, "f": 3,
+        "a": [[1.0, 1.0]], "b.c": [0.0], "e.0.0.0": 1, "e.0.0.1": 2, "f": 3, "g": True,
     }  # fmt: skip
     taken = arguments(torch.nn.Linear(1, 1), named, "cpu")
     assert taken["e"] == [[(1, 2)]]
     assert taken["f"] == 3
     assert taken["b"].keys() == {"c"}
+    assert taken["g"] is True
 
 
 def test_arrays_are_inputs_of_eval_too():
