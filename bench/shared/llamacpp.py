@@ -15,6 +15,7 @@ from squeeze.lm.llamacpp_library import library, model_parameters
 FILE_TYPES = {
     **{"q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q2_k": 10, "q3_k": 11, "q4_k": 14, "q5_k": 16},
     **{"q6_k": 18, "iq4_nl": 25, "tq1_0": 36, "tq2_0": 37},
+    **{"iq2_xxs": 19, "iq2_xs": 20, "iq3_xxs": 23, "iq3_s": 26, "iq2_s": 29, "iq4_xs": 30},
 }  # llama.cpp's numbers of files whose matrices are of one type
 
 

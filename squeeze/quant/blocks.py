@@ -1,15 +1,16 @@
-"""The quantisation types of GGUF: their grids, and the layout of codes, scales and offsets in the bytes of a block.
+"""The quantisation types of GGUF: their grids, what takes the place of one that does not fit, and weights in them.
 
-The layouts follow the gguf package (`gguf.quants.dequantize`), which reads what is written here.
+block_layout.py has the bytes of a block.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.quant.block_grid import BlockGrid, BlockParams
+from squeeze.quant.block_layout import FIELDS, Blocks
 from squeeze.quant.lattice import LatticeGrid
 
 __all__ = ["FALLBACKS", "GRIDS", "BlockTensor", "grid_of", "outer_type", "type_for", "type_of"]
@@ -17,7 +18,9 @@ __all__ = ["FALLBACKS", "GRIDS", "BlockTensor", "grid_of", "outer_type", "type_f
 _OURS = "ggml_"  # prefix of grids whose GGUF type has the name of another grid
 _E2M1 = (-12, -8, -6, -4, -3, -2, -1, 0, 1, 2, 3, 4, 6, 8, 12)
 _IQ3_S = (1, 3, 5, 7, 9, 11, 13, 15)
+_IQ3_XXS = (4, 12, 20, 28, 36, 44, 52, 62)
 _IQ2_S = (8, 25, 43)
+_QUARTER = 4  # iq3_xxs multiplies its levels by steps of a half, from a quarter on: here steps are odd numbers
 _EIGHTH = 8  # iq2_s multiplies its levels by steps of a quarter, from an eighth on: here steps are odd numbers
 _IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
@@ -40,7 +43,10 @@ GRIDS: Mapping[str, BlockGrid] = {
         BlockGrid("q8_0", _range(-127, 127), 8, 32, 34),
         BlockGrid("iq4_nl", tuple(map(float, _IQ4_NL)), 4, 32, 18),
         BlockGrid("iq4_xs", tuple(map(float, _IQ4_NL)), 4, 32, 136, 8, False, (-32, 31)),
+        LatticeGrid("iq2_xxs", _signed(_IQ2_S, _EIGHTH), 2, 32, 66, 8, False, (1, 31), dims=8, unit=_EIGHTH, even=True),
+        LatticeGrid("iq2_xs", _signed(_IQ2_S, _EIGHTH), 2, 16, 74, 16, False, (1, 31), dims=8, unit=_EIGHTH, even=True),
         LatticeGrid("iq2_s", _signed(_IQ2_S, _EIGHTH), 2, 16, 82, 16, False, (1, 31), dims=8, unit=_EIGHTH),
+        LatticeGrid("iq3_xxs", _signed(_IQ3_XXS, _QUARTER), 3, 32, 98, 8, False, (1, 31), False, 8, _QUARTER, True, 4),
         LatticeGrid("iq3_s", _signed(_IQ3_S), 3, 32, 110, 8, False, (1, 31)),
         BlockGrid("q2_k", _range(0, 3), 2, 16, 84, 16, True, (0, 15)),
         BlockGrid("q3_k", _range(-4, 3), 3, 16, 110, 16, False, (-32, 31)),
@@ -55,7 +61,10 @@ GRIDS: Mapping[str, BlockGrid] = {
 # The types that llama.cpp uses instead if rows are not whole blocks of 256.
 FALLBACKS = dict.fromkeys(("q2_k", "q3_k", "tq1_0", "tq2_0"), "q4_0") | {
     **{"q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0", "iq4_xs": "iq4_nl"},
-    **{"iq2_s": "iq4_nl", "iq3_s": "iq4_nl"},
+    **dict.fromkeys(("iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s"), "iq4_nl"),
+}
+_SMALLEST = {  # the embedding of mixtures whose head is q5_k
+    **{"IQ2_XXS": "q2_k", "IQ2_XS": "q2_k", "IQ2_S": "iq3_s", "IQ2_M": "iq3_s", "IQ3_XXS": "iq3_s"},
 }
 
 
@@ -81,7 +90,7 @@ def outer_type(requested: str, inputs: int, output: bool, mixture: str | None = 
     """Return the type of the embedding or output head, following the simple cases of llama.cpp's mixtures.
 
     The matrix that gives the logits, which may be the embedding, is q6_k; it is q8_0 if q8_0 is requested, or if the
-    requested type does not fit. Others are as in type_for. The mixture IQ2_M has q5_k and iq3_s instead.
+    requested type does not fit. Others are as in type_for. Mixtures of few bits have q5_k, and q2_k or iq3_s, instead.
 
     Args:
         requested: the type of the other matrices.
@@ -89,9 +98,9 @@ def outer_type(requested: str, inputs: int, output: bool, mixture: str | None = 
         output: whether the matrix gives the logits.
         mixture: llama-quantize's name of the mixture, if it is one.
     """
-    lowest = mixture == "IQ2_M"
+    lowest = _SMALLEST.get(mixture or "")
     if not output:
-        return type_for("iq3_s" if lowest else requested, inputs)
+        return type_for(lowest or requested, inputs)
     narrow = requested != "q8_0" and inputs % GRIDS[requested].width == 0
     return type_for(("q5_k" if lowest else "q6_k") if narrow else "q8_0", inputs)
 
@@ -128,149 +137,5 @@ class BlockTensor(QuantizedTensor):
         rows = len(self.codes)
         factors = params.factors.flatten(1)
         steps = None if params.steps is None else params.steps.to(torch.int16).reshape(len(factors), -1, grid.groups)
-        block = _Block(grid, self.codes.reshape(-1, grid.width), factors, steps)
-        return torch.cat([field(block) for field in _FIELDS[grid.name]], 1).reshape(rows, -1)
-
-
-@dataclass(frozen=True)
-class _Block:
-    """N blocks: codes uint8 [N, W], factors float32 [K, N], steps int16 [K, N, G]."""
-
-    grid: BlockGrid
-    codes: torch.Tensor
-    factors: torch.Tensor
-    steps: torch.Tensor | None
-
-
-_Field = Callable[[_Block], torch.Tensor]  # uint8 [N, bytes]
-
-
-def _packed(values: torch.Tensor, bits: int, run: int) -> torch.Tensor:
-    """Pack values [N, W] below 2^bits: a byte holds values that are `run` apart, the first in the lowest bits."""
-    parts: torch.Tensor = values.to(torch.int16).unflatten(1, (-1, 8 // bits, run))
-    shifts = torch.arange(0, 8, bits, dtype=torch.int16, device=values.device)[:, None]
-    return (parts << shifts).sum(2).to(torch.uint8).flatten(1)
-
-
-def _codes(bits: int, run: int, shift: int = 0) -> _Field:
-    """Return a field of `bits` bits of each code, starting at bit `shift`."""
-    return lambda block: _packed((block.codes >> shift) & ((1 << bits) - 1), bits, run)
-
-
-def _factor(part: int) -> _Field:
-    """Return a field with the half-precision number of scales (part 0) or offsets (part 1)."""
-    return lambda block: block.factors[part, :, None].to(torch.float16).contiguous().view(torch.uint8)
-
-
-def _exponent(block: _Block) -> torch.Tensor:
-    """Return the exponent of a power of two in one byte, 128 for 1."""
-    exponents: torch.Tensor = torch.frexp(block.factors[0]).exponent + 127
-    return exponents.to(torch.uint8)[:, None]
-
-
-def _fp4(block: _Block) -> torch.Tensor:
-    """Return sign and magnitude of e2m1 in four bits."""
-    table = torch.tensor([*range(15, 8, -1), *range(8)], device=block.codes.device)
-    return _packed(table[block.codes.long()], 4, 16)
-
-
-def _trits(first: int, run: int, count: int) -> _Field:
-    """Return a field of codes 0 to 2: `count` codes in a byte, `run` apart.
-
-    A byte is a fraction of 243 in 256ths, rounded up, whose most significant ternary digit is the first code.
-    """
-
-    def field(block: _Block) -> torch.Tensor:
-        parts: torch.Tensor = block.codes[:, first : first + run * count].unflatten(1, (count, run)).int()
-        digits = torch.tensor([3 ** (4 - place) for place in range(count)], device=parts.device)[:, None]
-        return (((parts * digits).sum(1) * 256 + 242) // 243).to(torch.uint8)
-
-    return field
-
-
-def _signed_codes(block: _Block) -> torch.Tensor:
-    return (block.codes.to(torch.int16) + int(block.grid.levels[0])).to(torch.int8).view(torch.uint8)
-
-
-def _steps(block: _Block) -> torch.Tensor:
-    assert block.steps is not None
-    return block.steps
-
-
-def _bytes_of_steps(block: _Block) -> torch.Tensor:
-    return _steps(block)[0].to(torch.int8).view(torch.uint8)
-
-
-def _nibbles_of_steps(block: _Block) -> torch.Tensor:
-    """Return scale and offset of each group in one byte."""
-    scales, offsets = _steps(block).unbind(0)
-    return (scales | offsets << 4).to(torch.uint8)
-
-
-def _upper_bits_of_steps(block: _Block) -> torch.Tensor:
-    """Return the upper two bits of scales of 6 bits, 32 for 0, four in a byte."""
-    return _packed(_steps(block)[0] + 32 >> 4, 2, 1)
-
-
-def _lower_bits_of_steps(block: _Block) -> torch.Tensor:
-    """Return the lower four bits of scales of 6 bits, 32 for 0, two in a byte."""
-    return _packed(_steps(block)[0] + 32 & 15, 4, 1)
-
-
-def _points(bits: int, shift: int = 0) -> _Field:
-    """Return a field of `bits` bits of the number of each point, starting at bit `shift`."""
-
-    def field(block: _Block) -> torch.Tensor:
-        assert isinstance(block.grid, LatticeGrid)
-        return _packed((block.grid.numbers(block.codes) >> shift) & ((1 << bits) - 1), bits, 1)
-
-    return field
-
-
-def _signs(block: _Block) -> torch.Tensor:
-    """Return a bit for each weight, 1 for negative ones."""
-    return _packed(block.codes < len(block.grid.levels) // 2, 1, 1)
-
-
-def _halves_of_odd_steps(block: _Block) -> torch.Tensor:
-    """Return odd scales below 32 in four bits each, two in a byte."""
-    return _packed(_steps(block)[0] >> 1, 4, 1)
-
-
-def _six_bits_each(block: _Block) -> torch.Tensor:
-    """Return 16 scales of 6 bits, 32 for 0: first the lower nibbles, two in a byte, then the upper bits, four in a
-    byte."""
-    scales = _steps(block)[0] + 32
-    return torch.cat([_packed(scales & 15, 4, 8), _packed(scales >> 4, 2, 4)], 1)
-
-
-def _six_bits_of_pairs(block: _Block) -> torch.Tensor:
-    """Return 8 scales and 8 offsets of 6 bits.
-
-    The first four of each have a byte of their own, whose upper bits hold those of the last four; the lower nibbles of
-    the last four follow.
-    """
-    (first, last), (first_offset, last_offset) = (part.split(4, 1) for part in _steps(block))
-    own = [first | last >> 4 << 6, first_offset | last_offset >> 4 << 6]
-    return torch.cat([*own, (last & 15) | (last_offset & 15) << 4], 1).to(torch.uint8)
-
-
-_FIELDS: Mapping[str, tuple[_Field, ...]] = {
-    "q4_0": (_factor(0), _codes(4, 16)),
-    "q4_1": (_factor(0), _factor(1), _codes(4, 16)),
-    "q5_0": (_factor(0), _codes(1, 1, 4), _codes(4, 16)),
-    "q5_1": (_factor(0), _factor(1), _codes(1, 1, 4), _codes(4, 16)),
-    "q8_0": (_factor(0), _signed_codes),
-    "iq4_nl": (_factor(0), _codes(4, 16)),
-    "iq4_xs": (_factor(0), _upper_bits_of_steps, _lower_bits_of_steps, _codes(4, 16)),
-    "iq2_s": (_factor(0), _points(8), _signs, _points(2, 8), _halves_of_odd_steps),
-    "iq3_s": (_factor(0), _points(8), _points(1, 8), _signs, _halves_of_odd_steps),
-    "q2_k": (_nibbles_of_steps, _codes(2, 32), _factor(0), _factor(1)),
-    "q3_k": (_codes(1, 32, 2), _codes(2, 32), _six_bits_each, _factor(0)),
-    "q4_k": (_factor(0), _factor(1), _six_bits_of_pairs, _codes(4, 32)),
-    "q5_k": (_factor(0), _factor(1), _six_bits_of_pairs, _codes(1, 32, 4), _codes(4, 32)),
-    "q6_k": (_codes(4, 64), _codes(2, 32, 4), _bytes_of_steps, _factor(0)),
-    "tq1_0": (_trits(0, 32, 5), _trits(160, 16, 5), _trits(240, 4, 4), _factor(0)),
-    "tq2_0": (_codes(2, 32), _factor(0)),
-    "ggml_mxfp4": (_exponent, _fp4),
-}
+        block = Blocks(grid, self.codes.reshape(-1, grid.width), factors, steps)
+        return torch.cat([field(block) for field in FIELDS[grid.name]], 1).reshape(rows, -1)

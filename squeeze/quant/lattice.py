@@ -1,4 +1,4 @@
-"""The types iq2_s and iq3_s of GGUF: magnitudes of 8 or 4 weights are a point of a table, with a sign for each weight.
+"""The types iq2_xxs to iq3_s of GGUF: magnitudes of 8 or 4 weights are a point of a table, with a sign for each weight.
 
 A point's weights are rounded together: GPTQ spreads the error of a whole point, and refinement exchanges points. Let U
 be the factor of the inverse Hessian. The error e = (w - q) U_pp^-1 of the weights p is spread to later ones by e U_pr.
@@ -17,7 +17,8 @@ from squeeze.quant.grid import QParams
 __all__ = ["LatticeGrid", "descend", "point_order", "sweep"]
 
 _SHARES = (1.05, 0.98, 0.92, 0.86, 0.8, 0.74, 0.66, 0.56)  # ranges tried, as shares of the whole one
-_NEAREST = 6  # points whose error is computed with the correlations of their weights
+_NEAREST = {1: 6, 2: 3}  # points whose error is computed with the correlations of their weights; each of one, or two
+_TURNS = 3  # weights whose sign is turned so that an even number is negative
 _ROWS = 1 << 16  # points compared with the table at once
 
 
@@ -26,28 +27,37 @@ class LatticeGrid(BlockGrid):
     """A type whose weights are points of a table. Steps are odd.
 
     Attributes:
-        dims: weights of a point.
+        dims: weights that are rounded together: those of one point, or of two that share their signs.
         unit: what the package's table is divided by.
+        even: whether an even number of `dims` weights is negative, so that a file stores no sign for the last one.
+        point: weights of a point; 0 for `dims`.
     """
 
     dims: int = 4
     unit: int = 1
+    even: bool = False
+    point: int = 0
+
+    @property
+    def length(self) -> int:
+        """The number of weights of a point."""
+        return self.point or self.dims
 
     @cached_property
     def points(self) -> torch.Tensor:
-        """The magnitudes of the points, float32 [N, dims], by the number that a file stores."""
-        from gguf import GGMLQuantizationType, quants  # the tables are needed for two types only
+        """The magnitudes of the points, float32 [N, length], by the number that a file stores."""
+        from gguf import GGMLQuantizationType, quants  # the tables are needed for few types only
 
         kind = quants._type_traits[GGMLQuantizationType[self.name.upper()]]
         kind.init_grid()  # type: ignore[no-untyped-call]
         assert kind.grid is not None
-        return torch.from_numpy(kind.grid.reshape(-1, self.dims).copy()) / self.unit
+        return torch.from_numpy(kind.grid.reshape(-1, self.length).copy()) / self.unit
 
     @cached_property
     def _numbers(self) -> torch.Tensor:
         """The number of each point by its magnitudes as digits, int16."""
         places = self._magnitudes(self.points)
-        found = torch.full((self._base**self.dims,), -1, dtype=torch.int16)
+        found = torch.full((self._base**self.length,), -1, dtype=torch.int16)
         found[self._joined(places)] = torch.arange(len(places), dtype=torch.int16)
         return found
 
@@ -61,11 +71,11 @@ class LatticeGrid(BlockGrid):
         return torch.bucketize(values, (positive[1:] + positive[:-1]) / 2)
 
     def _joined(self, places: torch.Tensor) -> torch.Tensor:
-        return (places * self._base ** torch.arange(self.dims, device=places.device)).sum(-1)
+        return (places * self._base ** torch.arange(self.length, device=places.device)).sum(-1)
 
     def numbers(self, codes: torch.Tensor) -> torch.Tensor:
-        """Return the number of each point [..., n / dims] of codes uint8 [..., n], int16."""
-        level = self._level(codes).abs().unflatten(-1, (-1, self.dims))
+        """Return the number of each point [..., n / length] of codes uint8 [..., n], int16."""
+        level = self._level(codes).abs().unflatten(-1, (-1, self.length))
         return self._numbers.to(codes.device)[self._joined(self._magnitudes(level))]
 
     def nearest(self, values: torch.Tensor, metric: torch.Tensor) -> torch.Tensor:
@@ -75,17 +85,36 @@ class LatticeGrid(BlockGrid):
             values: weights over their scales.
             metric: M [dims, dims], of the squared error (v - q) M (v - q)^T.
         """
-        points, weights = self.points.to(values.device), metric.diagonal()
-        size, magnitude = (points.square() @ weights) / 2, values.abs()
-        signs = torch.where(values < 0, -1.0, 1.0)
         found = torch.empty_like(values)
         for rows in torch.arange(len(values), device=values.device).split(_ROWS):
-            best = (magnitude[rows] * weights @ points.T - size).topk(_NEAREST, 1).indices
-            tried = points[best] * signs[rows, None]  # [N, K, dims]
+            tried = self._tried(values[rows], metric.diagonal())
             error = values[rows, None] - tried
             least = ((error @ metric) * error).sum(2).argmin(1)
             found[rows] = tried[torch.arange(len(rows), device=values.device), least]
         return found
+
+    def _tried(self, values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Return signed points [N, K, dims] near to values [N, dims], by errors weighted with weights [dims]."""
+        signs = torch.where(values < 0, -1.0, 1.0)
+        if not self.even:
+            return self._near(values.abs(), weights) * signs[:, None]
+        cheapest = (values.abs() * weights).topk(_TURNS, 1, largest=False).indices
+        is_odd, found = signs.prod(1, keepdim=True) < 0, []
+        for place in cheapest.split(1, 1):
+            turned = torch.where(is_odd, signs.scatter_add(1, place, -2 * signs.gather(1, place)), signs)
+            found.append(self._near(values * turned, weights) * turned[:, None])
+        return torch.cat(found, 1)
+
+    def _near(self, values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Return points [N, K, dims] near to values [N, dims], of which few are negative; every pair of two points."""
+        points, near = self.points.to(values.device), []
+        for own, mine in zip(weights.split(self.length), values.split(self.length, 1), strict=True):
+            score = mine * own @ points.T - points.square() @ own / 2
+            near.append(points[score.topk(_NEAREST[self.dims // self.length], 1).indices])
+        if len(near) == 1:
+            return near[0]
+        first, second = near
+        return torch.cat([first.repeat_interleave(second.shape[1], 1), second.repeat(1, first.shape[1], 1)], 2)
 
     def codes_of(self, signed: torch.Tensor) -> torch.Tensor:
         """Return the codes of levels, uint8."""
@@ -114,7 +143,7 @@ class LatticeGrid(BlockGrid):
 
     def _rounded(self, values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """Return the nearest levels to values [O, G, n], with errors weighted by weights [G, n] within a point."""
-        points, own = values.unflatten(-1, (-1, self.dims)), weights.unflatten(-1, (-1, self.dims))
+        points, own = values.unflatten(-1, (-1, self.length)), weights.unflatten(-1, (-1, self.length))
         table, squares = self.points.to(values.device), self.points.to(values.device).square() / 2
         found = torch.empty_like(points)
         for group in range(points.shape[1]):

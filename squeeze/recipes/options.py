@@ -56,7 +56,8 @@ FIXED, MOVE = "fixed", "move"  # codes of quantised weights in training
 AUTO = "auto"  # its type that is chosen for each matrix
 MIXTURES = (  # llama-quantize's (recipes/gguf/mixtures.py)
     *("Q2_K", "Q2_K_S", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K"),
-    *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "IQ4_XS", "IQ3_S", "IQ3_M", "IQ2_M"),
+    *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "IQ4_XS", "IQ3_S", "IQ3_M", "IQ3_XS", "IQ3_XXS"),
+    *("IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS"),
 )
 
 
@@ -140,7 +141,7 @@ class Quantizing(Checked):
         "default: q4_k (gguf only)",
         choices=(
             *("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "iq4_xs", "mxfp4", "q2_k", "q3_k", "q4_k", "q5_k"),
-            *("iq2_s", "iq3_s", "q6_k", "tq1_0", "tq2_0", *MIXTURES, AUTO),
+            *("q6_k", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "tq1_0", "tq2_0", *MIXTURES, AUTO),
         ),
     )
 

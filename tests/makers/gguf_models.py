@@ -143,11 +143,21 @@ def as_floats(path: Path) -> Path:
     return out
 
 
-def quantise(path: Path, out: Path, kind: int) -> None:
-    """Let llama.cpp write a file in one of its mixtures of types, a number LLAMA_FTYPE."""
+def quantise(path: Path, out: Path, kind: int, calibrated: bool = False) -> None:
+    """Let llama.cpp write a file in one of its mixtures of types, a number LLAMA_FTYPE.
+
+    If `calibrated`, it gets an importance matrix of ones.
+    """
     llama_cpp = pytest.importorskip("llama_cpp")
     options = llama_cpp.llama_model_quantize_default_params()
     options.ftype, options.allow_requantize, options.nthread = kind, True, 1
+    entry, pointer = llama_cpp.llama_model_imatrix_data, ctypes.POINTER(ctypes.c_float)
+    sizes = {name: shape[-1] for name, shape in GgufFile(path).shapes.items() if name.startswith("blk.")}
+    kept = {name.encode(): np.ones(size, np.float32) for name, size in sizes.items()}
+    table = [entry(name, values.ctypes.data_as(pointer), values.size) for name, values in kept.items()]
+    entries = (entry * (len(table) + 1))(*table)  # the last one has no name
+    if calibrated:
+        options.imatrix = entries
     assert llama_cpp.llama_model_quantize(bytes(path), bytes(out), ctypes.byref(options)) == 0
 
 

@@ -8,6 +8,7 @@ import torch
 from squeeze.errors import SqueezeError
 from squeeze.options import options_of
 from squeeze.quant.block_grid import BlockParams, moved
+from squeeze.quant.block_layout import FIELDS
 from squeeze.quant.blocks import FALLBACKS, GRIDS, BlockTensor, grid_of, outer_type, type_for, type_of
 from squeeze.quant.gptq import GPTQ
 from squeeze.quant.lattice import LatticeGrid
@@ -29,8 +30,11 @@ def at_random(name: str) -> BlockTensor:
     grid, random = GRIDS[name], torch.Generator().manual_seed(1)
     codes = torch.randint(0, len(grid.levels), (5, 512), dtype=torch.uint8, generator=random)
     if isinstance(grid, LatticeGrid):
-        points = grid.points[torch.randint(0, len(grid.points), (5, 512 // grid.dims), generator=random)].flatten(1)
-        codes = grid.codes_of(torch.where(codes % 2 == 0, points, -points))
+        points = grid.points[torch.randint(0, len(grid.points), (5, 512 // grid.length), generator=random)].flatten(1)
+        signs = torch.where(codes % 2 == 0, 1, -1).unflatten(1, (-1, grid.dims))
+        if grid.even:
+            signs[..., -1] *= signs.prod(2)
+        codes = grid.codes_of(points * signs.flatten(1))
     parts, blocks = 1 + grid.offsets, 512 // grid.width
     factors = grid.stored(torch.randn((parts, 5, blocks), generator=random))
     steps = None
@@ -71,6 +75,7 @@ def test_every_type_can_be_asked_for():
         set(option.choices) - {AUTO, *MIXTURES} for option in options_of(Quantizing) if option.name == "type"
     )
     assert set(map(grid_of, choices)) == set(GRIDS) and choices == set(map(type_of, GRIDS))
+    assert FIELDS.keys() == GRIDS.keys()
     assert set(FALLBACKS) == {name for name, grid in GRIDS.items() if grid.width == 256}
 
 

@@ -11,9 +11,13 @@ from tests.makers.layers import problem
 LATTICES = [name for name, grid in GRIDS.items() if isinstance(grid, LatticeGrid)]
 
 
-def signed_points(grid):
+def nearest_of_all(grid, values, weights):
+    """Return the least errors [N] of signed points for values [N, dims], weighted with weights [dims]."""
     signs = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0])] * grid.dims)
-    return (signs[:, None] * grid.points).reshape(-1, grid.dims)
+    if grid.even:
+        signs = signs[signs.prod(1) > 0]
+    squares = (values[:, None] * signs)[..., None, :].unflatten(-1, (-1, grid.length)) - grid.points[:, None]
+    return (squares.square() * weights.unflatten(0, (-1, grid.length))).sum(-1).amin(2).sum(-1).amin(1)
 
 
 @pytest.mark.parametrize("name", LATTICES)
@@ -22,15 +26,16 @@ def test_points_are_the_nearest(name):
     values = grid.levels[-1] * torch.randn(20, grid.dims, generator=generator) / 2
     weights = torch.rand(grid.dims, generator=generator) + 0.2
     found = grid.nearest(values, weights.diag())
-    tried = signed_points(grid)
-    least = ((values[:, None] - tried).square() * weights).sum(2).amin(1)
+    least = nearest_of_all(grid, values, weights)
     assert ((values - found).square() * weights).sum(1) == pytest.approx(least, rel=1e-4)
+    if grid.even:
+        assert ((found < 0).sum(1) % 2 == 0).all()
 
 
 @pytest.mark.parametrize("name", LATTICES)
 def test_every_point_has_its_number(name):
     grid = GRIDS[name]
-    codes = grid.codes_of(grid.points * torch.tensor([1.0, -1.0]).repeat(grid.dims // 2))
+    codes = grid.codes_of(grid.points * torch.tensor([1.0, -1.0]).repeat(grid.length // 2))
     assert grid.numbers(codes)[:, 0].tolist() == list(range(len(grid.points)))
 
 
@@ -50,7 +55,10 @@ def test_points_lose_less_than_single_weights_of_as_many_bits(name, plain):
 def test_weights_that_are_nearly_equal(name, spread, most):
     """Check rows on the only point of equal magnitudes that iq3_s has, that of the smallest."""
     noise = torch.randn(8, 256, generator=torch.Generator().manual_seed(1))
-    weight = (0.02 * (1 + spread * noise)) * torch.where(noise > 0, 1, -1)
+    signs = torch.where(noise > 0, 1, -1).unflatten(1, (-1, 8))
+    if GRIDS[name].even:
+        signs[..., -1] *= signs.prod(2)
+    weight = (0.02 * (1 + spread * noise)) * signs.flatten(1)
     error = GPTQ(grid=name).fallback().apply(weight).dequantize() - weight
     assert float(error.norm() / weight.norm()) < most
 

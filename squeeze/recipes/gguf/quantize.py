@@ -50,7 +50,10 @@ __all__ = [
 MIDDLE = "q4_k"  # what decides on the types of embedding and head
 BOUNDS = {"q3_k": 4.0}  # of a token's weight where none is asked for: `bench gguf` has what it gains
 _SUMS = "checksums.json"  # of the files in the folder of blocks
-_TYPES = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_0")  # to choose from, or what fits in their places
+_TYPES = (  # to choose from, smallest first, or what fits in their places
+    *("iq2_xxs", "iq2_xs", "q2_k", "iq3_xxs", "q3_k"),
+    *("iq4_xs", "q4_k", "q5_k", "q6_k", "q8_0"),
+)
 
 
 def by_size(

@@ -26,22 +26,24 @@ def test_every_mixture_can_be_asked_for():
     assert tuple(BASES) == MIXTURES
 
 
-@pytest.mark.parametrize("mixture", ["Q2_K", "Q4_K_M"])
-def test_types_are_those_of_llama_cpp(tmp_path, llama, mixture):
+@pytest.mark.parametrize(("mixture", "method"), [("Q2_K", "rtn"), ("Q4_K_M", "rtn"), ("IQ2_XXS", "gptq")])
+def test_types_are_those_of_llama_cpp(tmp_path, llama, mixture, method):
     llama_cpp = pytest.importorskip("llama_cpp")
     Export.of(Checkpoint.open(llama)).write(tmp_path / "floats.gguf")
-    kind = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{mixture}")
-    gguf_models.quantise(tmp_path / "floats.gguf", tmp_path / "theirs.gguf", kind)
-    squeeze.quantize(llama, "rtn", out=tmp_path / "ours.gguf", format="gguf", type=mixture)
+    kind, calibrated = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{mixture}"), method == "gptq"
+    gguf_models.quantise(tmp_path / "floats.gguf", tmp_path / "theirs.gguf", kind, calibrated)
+    given = {"calibration": TOKENS[:4], "refine": 0} if calibrated else {}
+    squeeze.quantize(llama, method, out=tmp_path / "ours.gguf", format="gguf", type=mixture, **given)
     assert gguf_models.types_of(tmp_path / "ours.gguf") == gguf_models.types_of(tmp_path / "theirs.gguf")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "mixture", [name for name in MIXTURES if name not in ("Q2_K_S", "IQ2_M")]
-)  # they ask for a matrix
-def test_types_of_all_mixtures_are_those_of_llama_cpp(tmp_path, llama, mixture):
-    test_types_are_those_of_llama_cpp(tmp_path, llama, mixture)
+@pytest.mark.parametrize("method", ["rtn", "gptq"])
+@pytest.mark.parametrize("mixture", MIXTURES)
+def test_types_of_all_mixtures_are_those_of_llama_cpp(tmp_path, llama, mixture, method):
+    if method == "rtn" and mixture in ("Q2_K_S", "IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS"):
+        pytest.skip("llama.cpp asks for an importance matrix")
+    test_types_are_those_of_llama_cpp(tmp_path, llama, mixture, method)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +72,17 @@ def test_types_of_all_mixtures_are_those_of_llama_cpp(tmp_path, llama, mixture):
         ("IQ2_M", Place("ffn_down", 3, 32), "iq3_s"),
         ("IQ2_M", Place("ffn_up", 3, 32), "iq2_s"),
         ("IQ2_M", Place("attn_output", 9, 32), "iq3_s"),
+        ("IQ2_XS", Place("attn_v", 9, 32), "q2_k"),
+        ("IQ2_XS", Place("attn_output", 9, 32), "iq2_xs"),
+        ("IQ2_XXS", Place("attn_output", 9, 32, 4, 8), "q5_k"),
+        ("IQ2_XXS", Place("ffn_down", 3, 32), "q2_k"),
+        ("IQ3_XXS", Place("attn_v", 9, 32, 1), "iq3_xxs"),
+        ("IQ3_XXS", Place("attn_v", 9, 32, 1, calibrated=False), "iq3_s"),
+        ("IQ3_XXS", Place("ffn_down", 3, 32), "iq3_xxs"),
+        ("IQ3_XXS", Place("ffn_down", 4, 32, calibrated=False), "q3_k"),
+        ("IQ3_XXS", Place("attn_q", 9, 32), "iq2_s"),
+        ("IQ3_XS", Place("ffn_up", 3, 32), "iq3_s"),
+        ("IQ3_XS", Place("ffn_up", 4, 32), "iq3_xxs"),
     ],
 )
 def test_places_get_their_types(mixture, place, kind):

@@ -35,7 +35,8 @@ def llama(tmp_path_factory):
     ("kind", "type"),
     [
         *(("llama", type) for type in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "tq1_0", "tq2_0", "mxfp4")),
-        *(("qwen2", type) for type in ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq2_s", "iq3_s")),
+        *(("qwen2", type) for type in ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k")),
+        *(("qwen2", type) for type in ("iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")),
         *(("qwen3", "q4_k"), ("mistral", "q3_k"), ("mixtral", "q4_0"), ("qwen3_moe", "q4_k"), ("gemma2", "q4_k")),
         ("gemma", "q5_k"),
     ],
@@ -179,7 +180,14 @@ def test_one_matrix_may_have_another_type(tmp_path, llama):
     assert (types["blk.0.ffn_down.weight"], types["blk.1.ffn_down.weight"]) == ("Q6_K", "Q4_0")
 
 
-@pytest.mark.parametrize("kind", ["llama", pytest.param("qwen3_moe", marks=pytest.mark.slow)])
+def test_types_to_choose_from():
+    types = ["iq2_xxs", "iq2_xs", "q2_k", "iq3_xxs", "q3_k", "iq4_xs", "q4_k", "q5_k", "q6_k", "q8_0"]
+    assert quantize_gguf._types(512) == types
+    assert quantize_gguf._types(576) == ["iq4_nl", "q4_0", "q5_0", "q5_1", "q8_0"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["llama", "qwen3_moe"])
 def test_types_are_chosen_such_that_the_file_has_the_size(tmp_path, kind):
     folder, out = gguf_models.save(kind, tmp_path / "model"), tmp_path / "out.gguf"
     given = {"format": "gguf", "type": "auto", "calibration": TOKENS[:2]}
