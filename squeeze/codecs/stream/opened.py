@@ -15,7 +15,9 @@ from squeeze.codecs.content import Content, Region
 from squeeze.codecs.parse import outline, room, tree
 from squeeze.codecs.parse.encodings import CodePage, Utf32
 from squeeze.codecs.parse.finding import parse
+from squeeze.codecs.parse.java.wrapper import JavaClass
 from squeeze.codecs.parse.program.wrapper import Program
+from squeeze.codecs.parse.pyc.wrapper import Pyc
 from squeeze.codecs.parse.texts import Lines, Utf16
 from squeeze.codecs.parse.tree import Node
 from squeeze.codecs.stream import container, media, sampling
@@ -24,9 +26,9 @@ from squeeze.codecs.stream.trials import Trials
 from squeeze.errors import DamagedError
 from squeeze.system.binary import read_exactly, read_varint, varint
 
-_LARGE = 1 << 14  # bytes of text from which on another form of it always pays
+_LARGE = 1 << 14  # bytes of text, byte code or classes from which on another form of them always pays
 _LARGE_PROGRAM = 1 << 17  # the same of programs
-_MOSTLY = 0.75  # share of the data from which on it is that text
+_MOSTLY = 0.75  # share of the data from which on it is that
 _LEAST_TABLE = 1 << 15  # bytes of a table that becomes a group of its own
 _PART_COST = 2  # bytes that a coded part must save to pay for its length
 _LONGEST = 1 << 24  # bytes of a block in a group, unless it is of a medium
@@ -61,10 +63,12 @@ def find(data: np.ndarray, by_network: bool = True) -> Node | None:
 def surely_pays(root: Node, size: int) -> bool:
     """Return whether the wrappers of a block of `size` bytes are such that it is not worth coding it closed, too."""
     kinds = {child.kind for node in root.nodes() for child in node.children}
-    if size >= _LARGE_PROGRAM and {child.kind for child in root.children} == {Program.kind}:
+    outer = {child.kind for child in root.children}
+    if size >= _LARGE_PROGRAM and outer == {Program.kind}:
         return True
     wrapped = sum(child.found.size for child in root.children if child.found)
-    return size >= _LARGE and kinds <= {Utf16.kind, Utf32.kind, Lines.kind} and wrapped >= _MOSTLY * size
+    is_sure = kinds <= {Utf16.kind, Utf32.kind, Lines.kind} or outer <= {Pyc.kind, JavaClass.kind}
+    return size >= _LARGE and is_sure and wrapped >= _MOSTLY * size
 
 
 def encode(root: Node, encode_plan: EncodePlan, encode_part: EncodePart) -> OpenedBlock:

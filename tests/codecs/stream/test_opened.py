@@ -1,6 +1,7 @@
 """Blocks with opened wrappers: smaller files, every reader, and refusals."""
 
 import io
+import zipfile
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from squeeze.codecs.stream.encoding import by_language
 from squeeze.codecs.stream.index import read_index
 from squeeze.errors import DamagedError, LimitError
 from squeeze.system.binary import varint
-from tests.makers import gifs, images, inputs, tiny_models, wrapped
+from tests.makers import byte_code, gifs, images, inputs, tiny_models, wrapped
 
 DOCUMENTS = wrapped.documents()
 
@@ -183,3 +184,10 @@ def test_a_block_has_a_bounded_number_of_parts():
 def test_a_plan_takes_memory_by_its_size():
     plan = Coded(container.BYTEWISE, b"x"), 1 << 24
     assert opened.Parts(plan, []).memory >= 1 << 30
+
+
+def test_byte_code_is_not_coded_closed_too():
+    data = np.frombuffer(byte_code.of_module(zipfile), np.uint8)
+    root = opened.find(data)
+    assert root and opened.surely_pays(root, data.size)
+    assert not opened.surely_pays(root, 4 * data.size)  # if it is a part of other data
