@@ -30,7 +30,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     """Yield a row for each pair of consecutive levels, and one for each file that grows."""
     levels = sorted(int(level) for level in options.levels.split(","))
     paths = [find_file(path) for path in options.files]
-    paths = paths or choose_files(options.folder, options.skip + options.count)[options.skip :]
+    paths = paths or choose_files(options.folder, options.skip + options.count, least=options.least)[options.skip :]
     longest = sorted(paths, key=lambda path: path.stat().st_size, reverse=True)[: options.encoded]
     named = f"{len(paths)} after the first {options.skip}" if options.skip else f"all {len(paths)}"
     yield from _compare(((str(path), first(path, options.first)) for path in paths), levels, named)
@@ -59,8 +59,9 @@ def in_encoding(path: Path, name: str, count: int) -> bytes:
 def _compare(inputs: Iterable[tuple[str, bytes]], levels: list[int], named: str) -> Iterator[Row]:
     """Yield the rows of named inputs. `named` describes the set of all inputs."""
     pairs = list(itertools.pairwise(levels))
-    worst, grown = dict.fromkeys(pairs, 0.0), dict.fromkeys(pairs, 0)
+    worst, grown, lengths = dict.fromkeys(pairs, 0.0), dict.fromkeys(pairs, 0), []
     for name, data in inputs:
+        lengths.append(len(data))
         sizes = {level: size(data, level) for level in levels}
         for lower, higher in pairs:
             worst[lower, higher] = max(worst[lower, higher], sizes[higher] / sizes[lower])
@@ -69,7 +70,8 @@ def _compare(inputs: Iterable[tuple[str, bytes]], levels: list[int], named: str)
                 of_file = {"file": name, "raw": len(data), "lower": lower, "higher": higher}
                 yield of_file | {"bytes below": sizes[lower], "bytes": sizes[higher]}
     for lower, higher in pairs:
-        total = {"file": named, "lower": lower, "higher": higher, "monotone": not grown[lower, higher]}
+        total: Row = {"file": named, "least": min(lengths), "most": max(lengths)}
+        total |= {"lower": lower, "higher": higher, "monotone": not grown[lower, higher]}
         yield total | {"larger": grown[lower, higher], "worst": round(worst[lower, higher], 4)}
 
 
@@ -80,18 +82,19 @@ def size(data: bytes, level: int) -> int:
     return len(coded)
 
 
-def choose_files(folder: Path, count: int, most: int | None = None) -> list[Path]:
+def choose_files(folder: Path, count: int, most: int | None = None, least: int = _LEAST) -> list[Path]:
     """Choose files below a folder, always the same ones and the same number of each suffix.
 
     Args:
         folder: folder to search
         count: number of files
         most: largest size in bytes, None for no limit
+        least: smallest size in bytes
     """
     kinds: dict[str, list[Path]] = {}
     for place, _, names in os.walk(folder):
         for path in (Path(place, name) for name in names):
-            if path.is_file() and not path.is_symlink() and _LEAST <= path.stat().st_size <= (most or math.inf):
+            if path.is_file() and not path.is_symlink() and least <= path.stat().st_size <= (most or math.inf):
                 kinds.setdefault(path.suffix[:8], []).append(path)
     chance, found = random.Random(1), []
     order = sorted(kinds)
@@ -113,6 +116,8 @@ def by_pair(rows: Sequence[Row]) -> list[Row]:
         words = row["file"].partition(", ")[2] or row["file"]  # "50 after the first 100", "all 200, 12 encoded"
         pair["files"] += int(next(word for word in words.split() if word.isdigit()))
         pair["larger"] += row["larger"]
+        if "least" in row:
+            pair["least"], pair["most"] = min(pair["least"], row["least"]), max(pair["most"], row["most"])
         pair["worst"] = max(pair["worst"], row["worst"])
     return list(pairs.values())
 
@@ -126,6 +131,7 @@ MEASURE = Measure(
         option("--folder", type=Path, default=Path("/usr"), help="folder to choose files from, default: /usr"),
         option("--count", type=int, default=200, help="number of files to choose, default: 200"),
         option("--skip", type=int, default=0, help="number of files to skip, which another run checks, default: 0"),
+        option("--least", type=int, default=_LEAST, help=f"size from which files are chosen, default: {_LEAST}"),
         option("--first", type=int, default=100_000, help="bytes of each file to measure, default: 100000"),
         option("--levels", default="1,2,3,4,5,6", help="levels, separated by commas, default: 1,2,3,4,5,6"),
         option("--encoded", type=int, default=4, help="number of the longest files to encode, default: 4"),
@@ -137,6 +143,9 @@ MEASURE = Measure(
                 Column("level", lambda row: f"-{row['higher']}"),
                 Column("compared with", lambda row: f"-{row['lower']}"),
                 Column("files", "files"),
+                Column(
+                    "bytes of a file", lambda row: f"{row['least']:,} to {row['most']:,}" if "least" in row else None
+                ),
                 Column("larger", "larger"),
                 Column("largest share of the lower level's bytes", "worst", ".3f"),
             ),
