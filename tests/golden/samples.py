@@ -76,6 +76,10 @@ def _bare(name: str, level: int) -> bytes:
 RUNS = (
     inputs.machine_code(90) + bytes(5000) + inputs.machine_code(200)[200:] + b"\x01\x02\x03" * 2000 + inputs.PROSE[:99]
 )
+LOG = b"".join(
+    b"2026-11-09 10:%02d:%02d n-%d: GET /item/%d 200, %d ms\n" % (i // 9, 6 * i % 60, i % 4, 700 + 3 * i, i * i % 97)
+    for i in range(60)
+)
 COPIES = inputs.words(2_400) + inputs.random_bytes(1_000) + inputs.words(2_400)[150:2_000] + inputs.random_bytes(900)
 PICTURE = b"P6 40 40 255\n" + bytes(
     (x * x // 9 + 3 * y + 40 * c + (x * y * 7 + c) % 5) % 256 for y in range(40) for x in range(40) for c in range(3)
@@ -99,6 +103,7 @@ STREAMS = {
     **{f"wrapped.{level}.index": Golden(WRAPPED, partial(_with_index, WRAPPED, level)) for level in (3, 6)},
     "runs.3": Golden(RUNS, partial(squeeze.compress, RUNS, 3, block_size=len(RUNS), verify=False)),
     "copies.1": Golden(COPIES, partial(squeeze.compress, COPIES, 1, block_size=2_000, long=1 << 20, verify=False)),
+    **{f"lines.{level}": Golden(LOG, partial(_by_level, LOG, level)) for level in (1, 3, 4, 6)},
     **{f"picture.{level}": Golden(PICTURE, partial(_by_level, PICTURE, level)) for level in (1, 4)},
     **{f"program.{level}": Golden(PROGRAM, partial(_by_level, PROGRAM, level)) for level in (1, 3)},
     "photo.1": Golden(photo, lambda: _by_level(photo(), 1)),
