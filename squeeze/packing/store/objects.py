@@ -93,17 +93,26 @@ class Objects:
                     return key, 0
             except (FormatError, LimitError):
                 pass
-        other, chain = None, 0
-        if base is not None and base != key:
-            header = self.header(base)
-            if header.chain < MOST_CHAIN and header.record.is_of(Record.of(tensor, codings.STORED)):
-                other, chain = self.read(base), header.chain + 1
+        other, chain = self._base(tensor, base) if base is not None and base != key else (None, 0)
         coding, payload = codings.encode_in_memory(Subject.of(tensor, data, other, threads), level)
         record = Record.of(tensor, coding, xxhash.xxh3_64_intdigest(data.data))
         if not np.array_equal(record.restore(tensor.name, payload, other, threads), data):
             raise DamagedError("a coded tensor did not decode to itself: this machine's memory or processor is faulty")
         is_difference = coding.is_difference
         return key, self._write(key, record, base if is_difference else None, chain if is_difference else 0, payload)
+
+    def _base(self, tensor: Tensor, base: str) -> tuple[Bytes | None, int]:
+        """Return the bytes of a base and the length of a chain with it, or (None, 0) if it does not fit.
+
+        A base that cannot be read does not: it may be the difference from a lost object, which is written again now.
+        """
+        try:
+            header = self.header(base)
+            if header.chain < MOST_CHAIN and header.record.is_of(Record.of(tensor, codings.STORED)):
+                return self.read(base), header.chain + 1
+        except (FormatError, LimitError):
+            pass
+        return None, 0
 
     def _write(self, key: str, record: Record, base: str | None, chain: int, payload: Bytes) -> int:
         described = {

@@ -143,6 +143,20 @@ def test_damage_is_named_with_the_models_that_it_hurts(store):
     assert content("back") == content("m1")
 
 
+def test_an_object_that_its_own_base_needs_is_repaired(store):
+    path = object_of(store, "m0", "layer.0")  # m1 and m2 are differences from it
+    store.remove("m0")
+    for hurt in (path.read_bytes()[:-9], None):
+        path.chmod(0o644)
+        path.unlink() if hurt is None else path.write_bytes(hurt)
+        store.add("m0")
+        store.verify()
+        for name in ("m0", "m1", "m2"):
+            store.get(name, "back", overwrite=True)
+            assert content("back") == content(name)
+        store.remove("m0")
+
+
 def test_an_object_under_another_name_is_found(store):
     one, other = object_of(store, "m0", "layer.1"), object_of(store, "m0", "layer.2")
     other.unlink()
