@@ -5,13 +5,13 @@ light, so that a plot is readable on light and dark pages.
 """
 
 import io
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bench.tables import Row
 
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#555555"
+BLUE, ORANGE = "#0072B2", "#D55E00"
 _SETTINGS = {
     "svg.hashsalt": "squeeze",
     "svg.fonttype": "path",
@@ -77,7 +77,7 @@ def picture(plot: Plot, rows: Sequence[Row]) -> bytes:
     from matplotlib import rc_context  # takes a second, and most benchmarks draw nothing
 
     with rc_context(_SETTINGS):
-        figure, axes = _subplots(4.6)
+        figure, axes = _subplots()
         for series in plot.series(rows):
             _draw(axes, series, dict(plot.offsets))
         axes.set(xlabel=plot.x, ylabel=plot.y)
@@ -91,34 +91,13 @@ def picture(plot: Plot, rows: Sequence[Row]) -> bytes:
         return _saved(figure)
 
 
-def bars(values: dict[str, int], title: str, marked: Collection[str]) -> bytes:
-    """Draw a bar for each name as SVG, the marked ones in another colour.
-
-    Args:
-        values: length of each bar, by name
-        unit: unit of the values
-        marked: names in the other colour
-    """
-    from matplotlib import rc_context
-
-    with rc_context(_SETTINGS):
-        figure, axes = _subplots(0.5 + 0.32 * len(values))
-        colours = [BLUE if name in marked else GREY for name in values]
-        drawn = axes.barh(list(values), list(values.values()), color=colours, height=0.7, zorder=3)
-        axes.bar_label(drawn, [f"{value:,}" for value in values.values()], padding=4, fontsize=8)
-        axes.invert_yaxis()
-        axes.set_xlabel(title)
-        axes.grid(axis="y", visible=False)
-        return _saved(figure)
-
-
-def _subplots(height: float) -> tuple[Any, Any]:
+def _subplots() -> tuple[Any, Any]:
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    return pyplot.subplots(figsize=(7.6, height), layout="constrained")
+    return pyplot.subplots(figsize=(7.6, 4.6), layout="constrained")
 
 
 def _saved(figure: Any) -> bytes:

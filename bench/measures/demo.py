@@ -12,7 +12,6 @@ from importlib import import_module
 from pathlib import Path
 
 from bench.measure import Measure, Row
-from bench.plots import bars
 
 SIZE = 1 << 13  # of the text: -8 codes it three times, by one lane, and compiles its code first
 
@@ -44,12 +43,6 @@ def zpaq_size(path: Path) -> str:
     return str(archive.stat().st_size)
 
 
-def picture(sizes: dict[str, str]) -> bytes:
-    """Draw bars of the known sizes as SVG."""
-    known = {tool: int(size) for tool, size in sizes.items() if size.isdigit()}
-    return bars(known, "bytes", {tool for tool in known if tool.startswith("squeeze")})
-
-
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     topics = Path(sysconfig.get_path("stdlib"), "pydoc_data", "topics.py")
     data = topics.read_bytes()[:SIZE]
@@ -70,9 +63,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         sizes["zstd -19"] = zstd_size(raw)
         sizes["brotli -q 11"] = size_with("brotli", "-q", "11", "-c", raw)
         sizes["zpaq -m5"] = zpaq_size(raw)
-    plot = page.with_name("sizes.svg")
-    plot.write_bytes(picture(sizes))
-    print(f"\nEvery restored file equals the original. {page} shows where the bits of -3 go, {plot} the sizes.\n")
+    print(f"\nEvery restored file equals the original. {page} shows where the bits of -3 go.\n")
     for tool, size in sizes.items():
         share = f"{100 * int(size) / len(data):.2f} %" if size.isdigit() else None
         yield {"tool": f"{tool:<12}", "bytes": f"{size:>14}", "share": share}

@@ -1,7 +1,4 @@
-"""Arrays of numbers in data: in the formats NPY, FITS, TIFF and HDF5, and data that are numbers beyond doubt (raw.py).
-
-A wrong guess costs size, never correctness: what is found is coded as an array only if that makes it smaller.
-"""
+"""Arrays of numbers: in files of NPY, FITS, TIFF and HDF5, and data that are numbers beyond doubt (raw.py)."""
 
 import re
 from collections.abc import Iterator
@@ -13,14 +10,12 @@ from squeeze.codecs.array import grids
 from squeeze.codecs.array.fits import find_fits
 from squeeze.codecs.array.layout import FLOAT, SIGNED, UNSIGNED, Layout
 from squeeze.codecs.array.raw import find_raw
-from squeeze.codecs.content import Content, Medium, Progress, Region
+from squeeze.codecs.content import Content
 from squeeze.codecs.hdf5 import find_arrays
+from squeeze.codecs.numbers import Found, Numbers
 
-__all__ = ["Array", "Found", "find"]
+__all__ = ["Array"]
 
-Found = tuple[int, int, Layout]  # where an array with its prefix begins and ends, and its layout
-_LEAST = 1 << 10  # bytes of the smallest array with a header
-_LEAST_REST = 64  # bytes after an array that do not pay for a block
 _NPY = re.compile(
     rb"\x93NUMPY[\x01-\x03]\0.{2,4}?\{'descr': '([<>|])([uifV])([248])', 'fortran_order': (False|True), "
     rb"'shape': \((\d{0,19}(?:, ?\d{1,19}){0,32},?)\), \}[ ]*\n",
@@ -28,47 +23,25 @@ _NPY = re.compile(
 )
 _BFLOAT = 2  # bytes of a bfloat16, for which NPY has no name: ml_dtypes writes it as void
 _KINDS = {b"u": UNSIGNED, b"i": SIGNED, b"f": FLOAT, b"V": FLOAT}
-_FULL = 4  # the first level with the whole model
 
 
-class Array(Medium):
+class Array(Numbers):
     """Integers and floats of 16, 32 and 64 bits that follow each other, or in columns."""
 
-    block, kind, module = 11, "array", "squeeze.codecs.array.coder"
+    block, kind, module, layout = 11, "array", "squeeze.codecs.array.coder", Layout
 
-    def find(self, data: np.ndarray) -> list[Region]:
-        return [(start, end, Content(self.kind, 0, form)) for start, end, form in find(data)]
+    def named(self, data: bytes) -> list[Found]:
+        return [*_npys(data), *find_fits(data), *_tiffs(data), *_of_hdf5(data)]
 
-    def guess(self, data: np.ndarray) -> Content | None:
-        form = find_raw(data)
-        return None if form is None else Content(self.kind, 0, form)
+    def bare(self, data: np.ndarray) -> Layout | None:
+        return find_raw(data)
+
+    def unit(self, form: Layout) -> tuple[int, int]:
+        return form.line, 2 if form.across else 1
 
     def joins(self, size: int, content: Content) -> bool:
         form = Layout(*content.form)
         return not form.prefix and size % form.line == 0
-
-    def sample(self, size: int, content: Content, most: int) -> Region:
-        form = Layout(*content.form)
-        wanted = max(most // form.line, 2 if form.across else 1) * form.line
-        if size - form.prefix <= wanted:
-            return 0, size, content
-        start = form.prefix + (size - form.prefix - wanted) // 2 // form.line * form.line
-        return start, start + wanted, Content(self.kind, 0, form._replace(prefix=0))
-
-    def encode(self, data: np.ndarray, content: Content, level: int, progress: Progress = None) -> bytes | None:
-        payload: bytes | None = self.coder().encode(data, Layout(*content.form), level >= _FULL, progress)
-        return payload
-
-
-def find(data: np.ndarray) -> list[Found]:
-    """Return the arrays with a header in uint8 `data`, in order and apart from each other."""
-    raw, done, apart = data.tobytes(), 0, list[Found]()
-    for start, stop, form in sorted([*_npys(raw), *find_fits(raw), *_tiffs(raw), *_of_hdf5(raw)]):
-        end = stop if stop + _LEAST_REST < len(raw) else len(raw)
-        if start >= done and end - start >= _LEAST:
-            apart.append((start, end, form))
-            done = end
-    return apart
 
 
 def _npys(raw: bytes) -> Iterator[Found]:

@@ -1,7 +1,4 @@
-"""Sounds of integer samples in data: WAV with RF64 and RIFX, Wave64, AIFF, AU, CAF, and the samples of SoundFonts.
-
-A wrong guess costs size, never correctness: what is found is coded as a sound only if that makes it smaller.
-"""
+"""Sounds of integer samples in data: WAV with RF64 and RIFX, Wave64, AIFF, AU, CAF, and the samples of SoundFonts."""
 
 import re
 import struct
@@ -9,15 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from squeeze.codecs.content import Content, Medium, Progress, Region
+from squeeze.codecs.numbers import Found, Numbers
 from squeeze.codecs.sound.layout import MOST_CHANNELS, Layout
 from squeeze.codecs.sound.raw import find_raw
 
-__all__ = ["Found", "Sound", "find"]
+__all__ = ["Sound"]
 
-Found = tuple[int, int, Layout]  # where a sound with its prefix begins and ends, and its layout
-_LEAST = 1 << 10  # bytes of the smallest sound
-_LEAST_REST = 64  # bytes after a sound that do not pay for a block
 _MOST_PREFIX = 1 << 12  # bytes of a header that is coded with its sound
 _MOST_CHUNKS = 64
 _WAVE = re.compile(rb"(RIFF|RF64|RIFX).{4}WAVE", re.DOTALL)
@@ -31,44 +25,21 @@ _PCM, _EXTENSIBLE = 1, 0xFFFE  # formats of WAV
 _UNKNOWN = (1 << 32) - 1  # the size of data whose end is not known
 # Whether the high byte is first, and whether samples have no sign, by the compression of AIFF-C.
 _AIFC = {b"NONE": (1, 0), b"twos": (1, 0), b"sowt": (0, 0), b"raw ": (1, 1), b"in24": (1, 0), b"in32": (1, 0)}
-_FULL = 4  # the first level with the whole model
 
 
-class Sound(Medium):
+class Sound(Numbers):
     """Integer samples of sound, without compression."""
 
-    block, kind, module = 10, "sound", "squeeze.codecs.sound.coder"
+    block, kind, module, layout = 10, "sound", "squeeze.codecs.sound.coder", Layout
 
-    def find(self, data: np.ndarray) -> list[Region]:
-        return [(start, end, Content(self.kind, 0, form)) for start, end, form in find(data)]
+    def named(self, data: bytes) -> list[Found]:
+        return [*_waves(data), *_waves64(data), *_aiffs(data), *_aus(data), *_cafs(data), *_fonts(data)]
 
-    def guess(self, data: np.ndarray) -> Content | None:
-        form = find_raw(data)
-        return None if form is None else Content(self.kind, 0, form)
+    def bare(self, data: np.ndarray) -> Layout | None:
+        return find_raw(data)
 
-    def sample(self, size: int, content: Content, most: int) -> Region:
-        form = Layout(*content.form)
-        wanted = max(most // form.frame, 1) * form.frame
-        if size - form.prefix <= wanted:
-            return 0, size, content
-        start = form.prefix + (size - form.prefix - wanted) // 2 // form.frame * form.frame
-        return start, start + wanted, Content(self.kind, 0, form._replace(prefix=0))
-
-    def encode(self, data: np.ndarray, content: Content, level: int, progress: Progress = None) -> bytes | None:
-        payload: bytes | None = self.coder().encode(data, Layout(*content.form), level >= _FULL, progress)
-        return payload
-
-
-def find(data: np.ndarray) -> list[Found]:
-    """Return the sounds with a header in uint8 `data`, in order and apart from each other."""
-    raw, done, apart = data.tobytes(), 0, list[Found]()
-    named = [*_waves(raw), *_waves64(raw), *_aiffs(raw), *_aus(raw), *_cafs(raw), *_fonts(raw)]
-    for start, stop, form in sorted(named):
-        end = stop if stop + _LEAST_REST < len(raw) else len(raw)
-        if start >= done and end - start >= _LEAST and form.is_possible(end - start):
-            apart.append((start, end, form))
-            done = end
-    return apart
+    def unit(self, form: Layout) -> tuple[int, int]:
+        return form.frame, 1
 
 
 def _region(raw: bytes, start: int, first: int, size: int, form: Layout) -> Iterator[Found]:

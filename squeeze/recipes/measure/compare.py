@@ -17,10 +17,11 @@ from squeeze.engine.quality import divergences
 from squeeze.errors import FormatError, SqueezeError
 from squeeze.numerics.intervals import interval
 from squeeze.recipes.measure.generate import chat_prompt, opened, prompt_ids
+from squeeze.recipes.reports.page_data import Place
 from squeeze.system.documents import parse
 from squeeze.system.limits import Limits
 
-__all__ = ["Comparison", "Pair", "Place", "compare", "read_prompts"]
+__all__ = ["Comparison", "Pair", "compare", "read_prompts"]
 
 _WORST = 10  # places that are named
 _CONTEXT = 12  # tokens before such a place
@@ -45,22 +46,6 @@ class Pair:
     @property
     def identical(self) -> bool:
         return self.original == self.text
-
-
-@dataclass(frozen=True)
-class Place:
-    """A token of the original's text at which the predictions differ most.
-
-    `number` is the prompt's, from 1, and `position` the token's, from 0. `before` is the text that leads to it, and
-    `instead` the token that the other model ranks first.
-    """
-
-    number: int
-    position: int
-    kl: float
-    before: str
-    token: str
-    instead: str
 
 
 @dataclass(frozen=True)

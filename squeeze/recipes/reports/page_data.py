@@ -125,7 +125,11 @@ class Texts:
 
 @dataclass(frozen=True)
 class Place:
-    """A token at which two models differ most, with its prompt and context, and the other model's token."""
+    """A token of one model's text at which the predictions of two differ most.
+
+    `number` is the prompt's, from 1, and `position` the token's, from 0. `before` is the text that leads to it, and
+    `instead` the token that the other model ranks first.
+    """
 
     number: int
     position: int

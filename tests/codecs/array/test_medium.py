@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 import squeeze
-from squeeze.codecs.array import formats
+from squeeze.codecs.array.fits import find_fits
+from squeeze.codecs.array.formats import Array
 from squeeze.codecs.array.layout import FLOAT, SIGNED, UNSIGNED, Layout
 from squeeze.codecs.array.raw import find_raw
 from squeeze.codecs.content import Content
+from squeeze.codecs.numbers import apart
 from squeeze.codecs.stream import container, media
 from squeeze.codecs.stream.index import read_index
 from tests.makers import arrays, images, inputs
@@ -22,7 +24,7 @@ def guess(data: bytes) -> Layout | None:
 
 
 def find(data: bytes) -> list[tuple[int, int, Layout]]:
-    return formats.find(np.frombuffer(data, np.uint8))
+    return apart(Array().named(data), len(data))
 
 
 def test_npy_files_are_found():
@@ -47,6 +49,7 @@ def test_lines_follow_from_the_shape_of_an_array():
 def test_images_of_fits_are_found(extension):
     data = arrays.fits(arrays.heights(70, 90), 16, 90, 70, extension=extension)
     ((start, end, form),) = find(data)
+    assert list(find_fits(data)) == [(start, end, form)]
     assert start == 2880 * (1 + extension) and end - start == 70 * 90 * 2 and form == Layout(2, 1, SIGNED, 1, 0, 90)
     floats = find(arrays.fits(arrays.points(900), -32, 2700, extension=extension))
     assert floats[0][2] == Layout(4, 1, FLOAT, 1)

@@ -7,7 +7,8 @@ import pytest
 
 import squeeze
 from squeeze.codecs.content import Content
-from squeeze.codecs.sound import formats
+from squeeze.codecs.numbers import apart
+from squeeze.codecs.sound.formats import Sound
 from squeeze.codecs.sound.layout import Layout
 from squeeze.codecs.sound.raw import find_raw
 from squeeze.codecs.stream import container, media, opened
@@ -34,7 +35,7 @@ FILES = {
 
 
 def find(data: bytes) -> list[tuple[int, int, Layout]]:
-    return formats.find(np.frombuffer(data, np.uint8))
+    return apart(Sound().named(data), len(data))
 
 
 def kinds_of(stream: bytes) -> set[int]:
