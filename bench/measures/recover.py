@@ -5,7 +5,8 @@ small_models.py. A row without a recipe of training is the result of quantize or
 that of its `base`, with one seed. Quantised folders are kept in WORK for later rows. Trained folders are checked first:
 the tensors have the same names, types and shapes, and weights under a mask stay zero.
 
-A few steps on short sequences show what a way of training brings compared with another. Longer runs win back more.
+Quantising sees few sequences, and training others: each step reads one that no step has read before. A few steps on
+short sequences show what a way of training brings compared with another. Longer runs win back more.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from typing import Any
 
 import squeeze
 from bench.measure import Measure, Row, minutes, option
-from bench.shared.small_models import OPTIONS, Bench, compared_with_base
+from bench.shared.small_models import Bench, compared_with_base, options as shared_options
 from bench.tables import Column, Listing, percent
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.integrations.forms import open_stored
@@ -26,18 +27,19 @@ from squeeze.quant.gptq import GPTQ
 
 GROUP = 64
 LENGTH = 256  # tokens of a sequence, of which a step reads one
+SEQUENCES = 256  # to train on
 BASES: dict[str, Any] = {
     "gptq-asym-2": GPTQ(bits=2, group_size=GROUP, symmetric=False),
     "gptq-asym-3": GPTQ(bits=3, group_size=GROUP, symmetric=False),
     "sparsegpt-2:4+4": SparseGPT(quantizer=GPTQ(bits=4, group_size=GROUP)),
 }
 TRAININGS: dict[str, dict[str, Any]] = {"scales": {}, "codes": {"codes": "move"}}
+ROWS = [row for base in BASES for row in (base, f"{base}, scales")] + ["gptq-asym-2, codes"]
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     bench = Bench(options, "recover")
-    names = [row for base in BASES for row in (base, *(f"{base}, {training}" for training in TRAININGS))]
-    yield from bench.run(names, lambda name: measure(bench, name))
+    yield from bench.run(ROWS, lambda name: measure(bench, name))
 
 
 def quantised(bench: Bench, base: str) -> Path:
@@ -62,7 +64,7 @@ def recovered(bench: Bench, base: str, training: str, out: Path) -> Row:
         base=bench.original,
         out=out,
         calibration=bench.calibration,
-        samples=options.samples,
+        samples=SEQUENCES,
         sequence_length=LENGTH,
         overwrite=True,
         **length,
@@ -106,10 +108,10 @@ MEASURE = Measure(
     rows,
     key=("name", "samples", "windows"),
     needs=("a corpus", "the bundled model"),
-    time=30,
+    time=20,
     options=(
-        *OPTIONS,
-        option("--steps", type=int, default=48, help="steps of training, default: 48"),
+        *shared_options(12),
+        option("--steps", type=int, default=64, help="steps of training, default: 64"),
         option("--minutes", type=minutes, help="minutes of training, in place of steps"),
     ),
     tables={
