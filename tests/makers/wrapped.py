@@ -25,22 +25,21 @@ def zip_archive(members: dict[str, bytes]) -> bytes:
     return file.getvalue()
 
 
-def wheel(texts: tuple[bytes, ...] = TEXTS, wrong: bytes = b"") -> bytes:
+def wheel(texts: tuple[bytes, ...] = TEXTS, wrong: bytes = b"", name: str = "words-1.0") -> bytes:
     """Return a wheel of some texts with small and stored members; `wrong` is one more line of its RECORD."""
     members = {f"words/part-{number}.txt": text for number, text in enumerate(texts)}
-    members |= {"words/__init__.py": b"", "words-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\n" * 3}
+    members |= {"words/__init__.py": b"", f"{name}.dist-info/WHEEL": b"Wheel-Version: 1.0\n" * 3}
     lines = wrong + b"".join(
         b"%b,sha256=%b,%d\n"
-        % (name.encode(), base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"="), len(content))
-        for name, content in members.items()
+        % (path.encode(), base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"="), len(content))
+        for path, content in members.items()
     )
-    file = io.BytesIO()
+    file, record = io.BytesIO(), f"{name}.dist-info/RECORD"
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in members.items():
-            stored = zipfile.ZIP_STORED if name.endswith("1.txt") else zipfile.ZIP_DEFLATED
-            archive.writestr(zipfile.ZipInfo(name), content, stored)
-        name = "words-1.0.dist-info/RECORD"
-        archive.writestr(zipfile.ZipInfo(name), lines + name.encode() + b",,\n", zipfile.ZIP_DEFLATED)
+        for path, content in members.items():
+            stored = zipfile.ZIP_STORED if path.endswith("1.txt") else zipfile.ZIP_DEFLATED
+            archive.writestr(zipfile.ZipInfo(path), content, stored)
+        archive.writestr(zipfile.ZipInfo(record), lines + record.encode() + b",,\n", zipfile.ZIP_DEFLATED)
     return file.getvalue()
 
 

@@ -169,7 +169,7 @@ def record(remains: bytes, data: bytes, wrappers: list[tuple[int, int]], content
 def _members(
     data: bytes, wrappers: list[tuple[int, int]], contents: list[bytes | None]
 ) -> list[tuple[bytes, bytes | None]]:
-    found, left = list[tuple[bytes, bytes | None]](), max(65536, len(data))
+    found, left = list[tuple[bytes, bytes | None]](), 65536 + 2 * len(data)
 
     def u16(at: int) -> int:
         return int.from_bytes(data[at : at + 2], "little")
@@ -181,26 +181,25 @@ def _members(
             if stop > end:
                 p += 4
                 continue
-            name, size = data[p + 30 : p + 30 + u16(p + 26)], u16(p + 18) + 65536 * u16(p + 20)
+            name, size = data[p + 30 : p + 30 + u16(p + 26)], u16(p + 22) + 65536 * u16(p + 24)
+            coded, method = u16(p + 18) + 65536 * u16(p + 20), u16(p + 8)
             if stop == end:
                 content = inside
-            elif not u16(p + 6) & 8 and stop + size <= end:
-                content = _content(u16(p + 8), data[stop : stop + size], min(left, 65536))
-                left -= len(content or b"")
+            elif not u16(p + 6) & 8 and stop + coded <= end:
+                if method == 0 and coded <= left:
+                    left, content = left - coded, data[stop : stop + coded]
+                elif method == 8 and size <= 65536 and coded <= 2 * size + 64 and 512 + size + 4 * coded <= left:
+                    left, content = left - (512 + size + 4 * coded), _inflated(data[stop : stop + coded], size)
             if not name.endswith(b"/"):
                 found.append((name, content))
             p = stop
     return found
 
 
-def _content(method: int, coded: bytes, most: int) -> bytes | None:
-    if method == 0:
-        return coded
-    if method != 8 or most <= 0:
-        return None
+def _inflated(coded: bytes, size: int) -> bytes | None:
     inflating = zlib.decompressobj(-15)
     try:
-        content = inflating.decompress(coded, most + 1)
+        content = inflating.decompress(coded, size + 1)
     except zlib.error:
         return None
-    return content if inflating.eof and not inflating.unused_data and len(content) <= most else None
+    return content if inflating.eof and not inflating.unused_data and len(content) == size else None

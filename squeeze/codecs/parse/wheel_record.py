@@ -7,13 +7,15 @@ format of a RECORD is that of PEP 376.
 
 import base64
 import hashlib
+import math
 import struct
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from squeeze.codecs.parse.deflate import reading
+from squeeze.codecs.parse.room import FIELD, STEP, Room
 from squeeze.codecs.parse.zip_fields import Member
 from squeeze.errors import DamagedError
 
@@ -23,8 +25,9 @@ _LOCAL = b"PK\3\4"
 _HEADER = 30  # bytes of a member's header without its name
 _NAME = b".dist-info/RECORD"
 _MARK = b"*"
-_MOST = 1 << 24  # bytes of a RECORD
+_MOST = 1 << 22  # bytes of a RECORD
 _MOST_INFLATED = 1 << 16  # bytes of a member that was not opened, but is inflated
+_READ = 4  # times as long as writing a byte of a member: to read a coded byte, which may be blocks of nothing
 _STORED, _DEFLATED = 0, 8
 _STREAMED = 8  # flag of members whose sizes follow them
 
@@ -57,11 +60,17 @@ def lines_of(content: np.ndarray, data: bytes, members: Sequence[Member]) -> np.
         data: the bytes of the node before it.
         members: the wrappers in them.
     """
-    raw, listed = content.tobytes(), _Listing(data, members)
+    raw = content.tobytes()
     if not raw.endswith(b"\n") or len(raw) > _MOST:
         return None
-    found = np.frombuffer(b"\n".join(map(listed.remains, raw[:-1].split(b"\n"))), np.uint8)
-    return found if found.size < content.size and np.array_equal(record_of(found, data, members), content) else None
+    listed, remains = _Listing(data, members), list[bytes]()
+    for line in raw[:-1].split(b"\n"):
+        rest = listed.remains(line)
+        if rest is None:
+            return None
+        remains.append(rest)
+    found = np.frombuffer(b"\n".join(remains), np.uint8)
+    return found if found.size < content.size and np.array_equal(_record(found, listed), content) else None
 
 
 def record_of(remains: np.ndarray, data: bytes, members: Sequence[Member]) -> np.ndarray:
@@ -70,12 +79,19 @@ def record_of(remains: np.ndarray, data: bytes, members: Sequence[Member]) -> np
     Raises:
         DamagedError: if it is longer than any.
     """
-    listed, lines, left = _Listing(data, members), list[bytes](), _MOST
+    return _record(remains, _Listing(data, members))
+
+
+def _record(remains: np.ndarray, listed: "_Listing") -> np.ndarray:
+    lines, left = list[bytes](), _MOST
+    if remains.size > _MOST:
+        raise _impossible()
+    listed.next = 0
     for rest in remains.tobytes().split(b"\n"):
         lines.append(listed.line(rest) + b"\n")
         left -= len(lines[-1])
         if left < 0:
-            raise DamagedError("the RECORD of a wheel is impossible: the file is damaged")
+            raise _impossible()
     return np.frombuffer(b"".join(lines), np.uint8)
 
 
@@ -88,16 +104,15 @@ class _Listing:
         self.numbers = {member.name: number for number, member in enumerate(self.members)}
         self.lines = dict[int, bytes]()
 
-    def remains(self, line: bytes) -> bytes:
-        """Return what remains of the next line."""
-        expected = self._line(self.next)
-        if line and line == expected:
-            self.next += 1
+    def remains(self, line: bytes) -> bytes | None:
+        """Return what remains of the next line, or None if it would be taken for another one."""
+        if line == self._line(self.next):
+            self.next += bool(line)
             return b""
         name = line.partition(b",")[0]
         number = self.numbers.get(name, -1)
         if number < 0 or line != self._line(number):
-            return line
+            return line if line and not line.endswith(_MARK) else None
         self.next = number + 1
         return name + _MARK
 
@@ -124,7 +139,7 @@ class _Listing:
 
 def _listed(data: bytes, members: Sequence[Member]) -> Iterator[_Listed]:
     """Yield the members of a zip archive in the order of their headers."""
-    left, done = max(_MOST_INFLATED, len(data)), 0
+    left, done = _MOST_INFLATED + 2 * len(data), 0
     for number, after in enumerate([*(member.start for member in members), len(data)]):
         at = done
         while (at := data.find(_LOCAL, at, after)) >= 0:
@@ -132,7 +147,7 @@ def _listed(data: bytes, members: Sequence[Member]) -> Iterator[_Listed]:
             if stop > after:
                 break
             flags, method = struct.unpack_from("<HH", data, at + 6)
-            (coded,), sizes = struct.unpack_from("<I", data, at + 18), struct.unpack_from("<HH", data, at + 26)
+            coded, size, *sizes = struct.unpack_from("<IIHH", data, at + 18)
             stop += sum(sizes)
             if stop > after:
                 at += len(_LOCAL)
@@ -141,25 +156,30 @@ def _listed(data: bytes, members: Sequence[Member]) -> Iterator[_Listed]:
             if stop == after:
                 inside = members[number].content if number < len(members) else None
                 content = None if inside is None else inside.tobytes()
-            elif not flags & _STREAMED and stop + coded <= after:
-                content = _content(method, data[stop : stop + coded], left)
-                left -= len(content or b"")
+            elif not flags & _STREAMED and stop + coded <= after and (cost := _cost(method, coded, size)) <= left:
+                left -= cost
+                content = _content(method, data[stop : stop + coded], size)
             if not name.endswith(b"/"):
                 yield _Listed(name, content)
             at = stop
         done = members[number].end if number < len(members) else after
 
 
-def _content(method: int, stored: bytes, most: int) -> bytes | None:
-    """Return the content of a member that was not opened, of at most `most` bytes, or None."""
+def _cost(method: int, coded: int, size: int) -> float:
+    """Return how many bytes of content take as much time as reading a member that was not opened."""
     if method == _STORED:
-        return stored
-    most = min(most, _MOST_INFLATED)
-    if method != _DEFLATED or most <= 0:
-        return None
-    inflating = zlib.decompressobj(-zlib.MAX_WBITS)
-    try:
-        content = inflating.decompress(stored, most + 1)
-    except zlib.error:
-        return None
-    return content if inflating.eof and not inflating.unused_data and len(content) <= most else None
+        return coded
+    is_short = size <= _MOST_INFLATED and coded <= 2 * size + FIELD
+    return STEP + size + _READ * coded if method == _DEFLATED and is_short else math.inf
+
+
+def _content(method: int, coded: bytes, size: int) -> bytes | None:
+    """Return the content of a member that was not opened, of some size, or None."""
+    if method == _STORED:
+        return coded
+    found = reading.read(np.frombuffer(coded, np.uint8), Room(size))
+    return found[0].content.tobytes() if found and (found[0].content.size, found[1]) == (size, len(coded)) else None
+
+
+def _impossible() -> DamagedError:
+    return DamagedError("the RECORD of a wheel is impossible: the file is damaged")

@@ -4,6 +4,7 @@ import io
 
 import numpy as np
 
+from squeeze.codecs.parse import tree
 from squeeze.codecs.parse.tree import Node
 from squeeze.codecs.stream import cutting, matches
 from squeeze.codecs.stream.resources import LanguageOptions
@@ -53,6 +54,22 @@ def test_a_wrapper_is_copied_if_most_of_it_is_known_and_stays_open_otherwise():
     assert last.copies is not None
     assert [child.found.size > 0.9 * len(half) for child in last.content.children] == [True]
     assert last.copies.removed >= len(first) - 64
+
+
+def closed(root):
+    opened = np.concatenate([node.own for node in root.nodes()])
+    return tree.close(tree.read(tree.to_bytes(root), opened), 1 << 26)
+
+
+def test_a_record_whose_name_is_a_copy_stays_whole():
+    texts = [tuple(inputs.words(400, 5 * number + seed) for seed in range(4)) for number in range(2)]
+    first, second = (wrapped.wheel(each, name="words-" * 30 + "1.0") for each in texts)
+    raw = first + NOISE + second
+    parts = parts_of(raw, len(raw) // 2)
+    check(parts, raw)
+    roots = [part for part in parts if isinstance(part.content, Node)]
+    assert any(part.copies for part in roots)
+    assert all(np.array_equal(closed(part.content), part.rest) for part in roots)
 
 
 def test_a_chunk_without_repeats_is_cut_as_without_a_window():
