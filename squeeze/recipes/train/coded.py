@@ -22,7 +22,7 @@ __all__ = ["CodedLinear", "CodedWeight"]
 CodedWeight = QuantizedTensor | SparseTensor
 _SCALE_GAIN = 3.0  # of a step of Adam, compared with that of a norm
 _NARROW_GAIN = 0.75  # of scales of 8 bits: noise alone moves few of them to a neighbour, 6 % away
-_CODE_GAIN = 10.0
+_CODE_GAIN = 5.0
 _EDGE = 0.3  # of a step: the furthest from its code that a weight begins, so that noise alone moves no code
 _FURTHEST = 1.5  # steps; beyond it a code would move to the neighbour's neighbour
 

@@ -29,7 +29,7 @@ __all__ = ["Grids"]
 
 # Adam's rate for each nat lost, bytes of memory for each weight of the original, and Adam's rate by block.
 _SCALES = 2e-3, 14.0, 4e-3
-_CODES = 1e-3, 30.0, 1e-3
+_CODES = 2e-3, 30.0, 4e-3
 _LACKS = "has no matrix of codes whose scales can be trained"
 
 
