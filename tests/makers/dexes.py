@@ -4,7 +4,7 @@ import hashlib
 import struct
 import zlib
 
-__all__ = ["dex_file", "with_sums"]
+__all__ = ["dex_file", "length", "with_sums"]
 
 _NAMES = [b"", b"<init>", b"La/b;", b"V", b"caf\xc3\xa9 \xed\xa0\xbd\xed\xb8\x80", b"two\nlines \xc0\x80", b"x" * 200]
 
@@ -25,7 +25,7 @@ def dex_file(names: int = 40, code: bytes = b"\x70\x10\x01\x00\x00\x00\x0e\x00" 
     start = 112 + 4 * len(texts) + len(gap)
     places = [start, start + 16, 0, start + 40, start + 136]
     end = start + 168
-    items = [_length(text) + text + b"\0" for text in texts]
+    items = [length(text) + text + b"\0" for text in texts]
     first = end + len(code)
     strings = b"".join(struct.pack("<I", first + sum(map(len, items[:number]))) for number in range(len(items)))
     body = strings + gap + types + prototypes + methods + classes + code + b"".join(items) + b"\1\0\0\0map"
@@ -40,6 +40,10 @@ def with_sums(data: bytes) -> bytes:
     return data[:8] + struct.pack("<I", zlib.adler32(digest + data[32:])) + digest + data[32:]
 
 
-def _length(text: bytes) -> bytes:
-    units = sum(byte & 0xC0 != 0x80 for byte in text)
-    return bytes([units]) if units < 128 else bytes([units & 127 | 128, units >> 7])
+def length(text: bytes) -> bytes:
+    """Return the number of UTF-16 units of a name as executables have it."""
+    units, digits = sum(byte & 0xC0 != 0x80 for byte in text), bytearray()
+    while units >= 128:
+        digits.append(units & 127 | 128)
+        units >>= 7
+    return bytes([*digits, units])

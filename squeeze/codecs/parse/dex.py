@@ -31,6 +31,8 @@ _FORMS = tuple((np.dtype([("f0", form)] if "," not in form else form), column) f
 _NAMES = ("header", "types", "prototypes", "fields", "methods", "classes", "code", "names")
 _NEWLINES = bytes.maketrans(b"\0\n", b"\n\0")  # names end with a newline
 _LEAST = 1 << 9  # bytes of a file that pays
+_MOST_NAMES = 1 << 20
+_MORE_BYTES = np.array([1 << bits for bits in range(7, 35, 7)], np.int64)  # lengths from which on a varint has one more
 _PROOF = 8  # times as long as reading a file: to take it apart and to close it
 
 
@@ -106,7 +108,7 @@ def _layout(head: bytes) -> _Layout:
         raise _impossible()
     size, header, order, _, _, _, names, at, *numbers = _NUMBERS.unpack_from(head, _HEADER - _NUMBERS.size)
     layout = _Layout(size, names, tuple(numbers[:10:2]))
-    if (header, order, at) != (_HEADER, _ORDER, _HEADER) or layout.end > size:
+    if (header, order, at) != (_HEADER, _ORDER, _HEADER) or layout.end > size or names > _MOST_NAMES:
         raise _impossible()
     at += 4 * names
     for place, rows, length in zip(numbers[1:10:2], layout.rows, layout.sizes, strict=True):
@@ -155,17 +157,40 @@ def _join(content: bytes, extra: bytes) -> bytes:
     places = _places(len(content), extra, layout)
     file = io.BytesIO(extra)
     before, _, sums = read_varint(file)[0], read_varint(file)[0], file.read()
-    names = content[places[-2] :].translate(_NEWLINES).split(b"\0")
-    if len(names) != layout.names + 1 or names.pop() or len(sums) not in (0, 24):
-        raise _impossible()
-    items = [_length(name) + name + b"\0" for name in names]
-    starts = np.cumsum([layout.end + before, *map(len, items)])[:-1].astype("<u4").tobytes()
-    tables = [_table(content[begin:end], k, is_coded=True) for k, (begin, end) in enumerate(pairwise(places[1:-2]))]
+    names, starts = _with_lengths(content[places[-2] :].translate(_NEWLINES), layout.names)
     data = content[places[-3] : places[-2]]
-    out = b"".join([head, starts, *tables, data[:before], *items, data[before:]])
-    if len(out) != layout.size:
+    if layout.end + len(data) + len(names) != layout.size or len(sums) not in (0, 24):
         raise _impossible()
+    tables = [_table(content[begin:end], k, is_coded=True) for k, (begin, end) in enumerate(pairwise(places[1:-2]))]
+    ats = (starts + (layout.end + before)).astype("<u4").tobytes()
+    out = b"".join([head, ats, *tables, data[:before], names, data[before:]])
     return out[:_SUMS] + (sums or _sums(out)) + out[_SUMS + 24 :]
+
+
+def _with_lengths(names: bytes, count: int) -> tuple[bytes, np.ndarray]:
+    """Return names with the number of UTF-16 units before each, and where each begins, int64 [count].
+
+    Raises:
+        DamagedError: if there are more or fewer names.
+    """
+    units = np.frombuffer(names, np.uint8)
+    ends = np.flatnonzero(units == 0)
+    if ends.size != count or (units.size and units[-1]):
+        raise _impossible()
+    before = np.zeros(count + 1, np.int64)
+    before[1:] = np.cumsum(units & 0xC0 != 0x80, dtype=np.uint32)[ends]
+    lengths = before[1:] - before[:-1] - 1
+    sizes = 1 + np.searchsorted(_MORE_BYTES, lengths, "right")
+    starts = np.cumsum(sizes) - sizes
+    starts[1:] += ends[:-1] + 1
+    out, is_name = np.empty(units.size + int(sizes.sum()), np.uint8), np.ones(units.size + int(sizes.sum()), np.bool_)
+    for k in range(int(sizes.max(initial=0))):
+        has = sizes > k
+        at = starts[has] + k
+        out[at] = lengths[has] >> 7 * k & 127 | (sizes[has] > k + 1) << 7
+        is_name[at] = False
+    out[is_name] = units
+    return out.tobytes(), starts
 
 
 def _table(raw: bytes, number: int, is_coded: bool = False) -> bytes:
@@ -197,11 +222,6 @@ def _regions(places: list[int]) -> tuple[Region, ...]:
     tables = zip(pairwise(places[1:-2]), _FORMS, strict=True)
     found = [(*span, Content("table", form.itemsize)) for span, (form, _) in tables if span[0] < span[1]]
     return (*found, (places[-2], places[-1], Content("text")))
-
-
-def _length(name: bytes) -> bytes:
-    """Return the number of UTF-16 units of a name as files have it."""
-    return varint(int(np.count_nonzero(np.frombuffer(name, np.uint8) & 0xC0 != 0x80)))
 
 
 def _sums(raw: bytes) -> bytes:

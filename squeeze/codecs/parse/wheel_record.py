@@ -7,7 +7,6 @@ format of a RECORD is that of PEP 376.
 
 import base64
 import hashlib
-import math
 import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -28,6 +27,7 @@ _MARK = b"*"
 _MOST = 1 << 22  # bytes of a RECORD
 _MOST_INFLATED = 1 << 16  # bytes of a member that was not opened, but is inflated
 _READ = 4  # times as long as writing a byte of a member: to read a coded byte, which may be blocks of nothing
+_NEVER = 1 << 62  # the cost of members that are not read
 _STORED, _DEFLATED = 0, 8
 _STREAMED = 8  # flag of members whose sizes follow them
 
@@ -165,12 +165,12 @@ def _listed(data: bytes, members: Sequence[Member]) -> Iterator[_Listed]:
         done = members[number].end if number < len(members) else after
 
 
-def _cost(method: int, coded: int, size: int) -> float:
+def _cost(method: int, coded: int, size: int) -> int:
     """Return how many bytes of content take as much time as reading a member that was not opened."""
     if method == _STORED:
         return coded
     is_short = size <= _MOST_INFLATED and coded <= 2 * size + FIELD
-    return STEP + size + _READ * coded if method == _DEFLATED and is_short else math.inf
+    return STEP + size + _READ * coded if method == _DEFLATED and is_short else _NEVER
 
 
 def _content(method: int, coded: bytes, size: int) -> bytes | None:

@@ -1,11 +1,16 @@
 """Android executables lose what follows from their names, and come back, also by the specification."""
 
+import struct
+import tracemalloc
+
 import numpy as np
 import pytest
 
+from squeeze.codecs.parse import dex
 from squeeze.codecs.parse.dex import Dex
 from squeeze.codecs.parse.room import Room
 from squeeze.errors import SqueezeError
+from squeeze.system.binary import varint
 from tests.codecs.parse import trees
 from tests.makers import dexes
 from tests.references import naive_dex
@@ -38,6 +43,32 @@ def test_an_executable_is_smaller_and_comes_back():
     data = dexes.dex_file(400)
     (found,) = opened(data)
     assert found.content.size < 0.7 * len(data)
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, (1 << 21) - 1, 1 << 21])
+def test_lengths_of_names_have_as_many_bytes_as_they_need(size):
+    name = b"\xc3\xa9" + b"x" * max(size - 1, 0) if size else b""
+    texts, starts = dex._with_lengths(b"a\0" + name + b"\0", 2)
+    length = dexes.length(name)
+    assert texts == b"\1a\0" + length + name + b"\0" and starts.tolist() == [0, 3]
+
+
+@pytest.mark.parametrize(("names", "count"), [(b"", 1), (b"a\0", 0), (b"a\0", 2), (b"a\0b", 1)])
+def test_refuses_another_number_of_names(names, count):
+    with pytest.raises(SqueezeError):
+        dex._with_lengths(names, count)
+
+
+def test_refuses_more_names_than_files_have():
+    count = dex._MOST_NAMES + 1
+    numbers = struct.pack("<20I", (1 << 32) - 1, 112, 0x12345678, 0, 0, 0, count, 112, *[0] * 12)
+    content = np.frombuffer(b"035\0" + numbers + b"\n" * count, np.uint8)
+    tracemalloc.start()
+    with pytest.raises(SqueezeError):
+        Dex().close(content, NOTHING, varint(0) + varint(count))
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 4 * content.size
 
 
 def test_other_checksums_are_kept():
