@@ -54,7 +54,8 @@ def by_file(rows: Sequence[Row]) -> list[Row]:
     found = dict[str, Row]()
     for row in rows:
         one = found.setdefault(row["file"], {"file": row["file"], "raw": row["raw"]})
-        one[row["tool"]] = row["bytes"]
+        if "lost" not in row:
+            one[row["tool"]] = row["bytes"]
     total: Row = {"file": "all"}
     for name in ("raw", *dict.fromkeys(row["tool"] for row in rows)):
         if all(name in one for one in found.values()):
@@ -64,7 +65,11 @@ def by_file(rows: Sequence[Row]) -> list[Row]:
 
 def _share(one: str, other: str) -> Column:
     """Make a column of the bytes of one tool, of those of another one."""
-    return Column(f"of {other}", lambda row: row[one] / row[other] if one in row and other in row else None, ".2f")
+    return Column(
+        f"of {other.removeprefix('squeeze -3 ')}",
+        lambda row: row[one] / row[other] if one in row and other in row else None,
+        ".2f",
+    )
 
 
 def _bytes(tool: str) -> Column:
