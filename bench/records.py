@@ -92,7 +92,7 @@ def caption(name: str, record: Record) -> str:
     words = [] if "gpu" in known else [word for flag, word in _FLAGS.items() if flag in known["flags"]]
     if "AVX-512" in words and "AVX2" in words:
         words.remove("AVX2")
-    cores = f"{known['cores']} cores"
+    cores = "1 core" if known["cores"] == 1 else f"{known['cores']} cores"
     where = f"{cpu} ({', '.join([*words, cores])})" + (f", {known['gpu']}" if "gpu" in known else "")
     return f"*Measured {record['date']}, {where}, squeeze {record['commit']}: `python -m bench {name}`*"
 
