@@ -92,23 +92,31 @@ def emptied(data: np.ndarray, members: Sequence[Member]) -> tuple[np.ndarray, li
         data: uint8.
         members: all wrappers of the node, in order.
     """
-    raw, flags = data.tobytes(), [0] * len(members)
-    found = _fields(raw, members)
-    if not found:
-        return data, flags
-    empty = _exchanged(data, members, found, False)
-    changed = empty != data
-    if 2 * np.count_nonzero(empty[changed]) < np.count_nonzero(changed):
-        flags[next(iter(found))] = IN_DIRECTORY
-    else:
-        empty = data.copy()
+    found = _fields(data.tobytes(), members)
+    for by_directory in (True, False) if found else ():
+        empty, flags = _emptied(data, members, found, by_directory)
+        filled = fill(empty.copy(), [member._replace(flags=flag) for member, flag in zip(members, flags, strict=True)])
+        if np.array_equal(filled, data):
+            return empty, flags
+    return data, [0] * len(members)
+
+
+def _emptied(
+    data: np.ndarray, members: Sequence[Member], found: dict[int, _Fields], by_directory: bool
+) -> tuple[np.ndarray, list[int]]:
+    """Return the bytes of a node without fields, and if `by_directory` with differences that pay, and the flags."""
+    raw, flags, empty = data.tobytes(), [0] * len(members), data.copy()
+    if by_directory:
+        different = _exchanged(data, members, found, False)
+        changed = different != data
+        if 2 * np.count_nonzero(different[changed]) < np.count_nonzero(changed):
+            flags[next(iter(found))], empty = IN_DIRECTORY, different
     for number, fields in found.items():
         for flag, at in fields.places():
             if raw[at : at + len(fields.values)] == fields.values:
                 flags[number] |= flag
                 empty[at : at + len(fields.values)] = 0
-    filled = fill(empty.copy(), [member._replace(flags=flag) for member, flag in zip(members, flags, strict=True)])
-    return (empty, flags) if np.array_equal(filled, data) else (data, [0] * len(members))
+    return empty, flags
 
 
 def _exchanged(data: np.ndarray, members: Sequence[Member], found: dict[int, _Fields], is_coded: bool) -> np.ndarray:

@@ -51,6 +51,7 @@ ARCHIVES = {
     "behind other bytes": (b"#!/bin/sh\n" + ARCHIVE, 5),
     "two in a row": (ARCHIVE + ARCHIVE, 5),
     "without a directory": (ARCHIVE[: ARCHIVE.index(b"PK\1\2")], 1),
+    "zeros in place of the end": (ARCHIVE[:-22] + bytes(60), 1),
     "with a wrong sum": (ARCHIVE[:14] + b"1234" + ARCHIVE[18:], None),
     "with a wrong offset": (ARCHIVE[:-6] + struct.pack("<I", 9) + ARCHIVE[-2:], None),
     "one name twice": (wrapped.zip_archive({"a": TEXTS["part-0.txt"]}) * 2, 5),
