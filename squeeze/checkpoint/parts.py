@@ -141,6 +141,9 @@ def _started(part: str, name: str, dtype: str, shape: tuple[int, ...]) -> xxhash
 
 
 def _checksum(part: str, name: str, tensor: torch.Tensor) -> str:
-    digest = _started(part, name, _NAMES.get(tensor.dtype, ""), tuple(tensor.shape))
+    dtype, shape = _NAMES.get(tensor.dtype, ""), tuple(tensor.shape)
+    if dtype == "F4":  # torch stores two numbers in an element
+        shape = (*shape[:-1], 2 * shape[-1])
+    digest = _started(part, name, dtype, shape)
     digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

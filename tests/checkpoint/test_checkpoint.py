@@ -9,7 +9,7 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
-from squeeze.checkpoint.checkpoint import Checkpoint, disk_errors
+from squeeze.checkpoint.checkpoint import TORCH_DTYPES, Checkpoint, disk_errors
 from squeeze.checkpoint.parts import Parts
 from squeeze.cli import main
 from squeeze.errors import DamagedError, FormatError
@@ -82,6 +82,20 @@ def test_finished_parts_come_back_as_they_were_put(tmp_path):
     assert all(torch.equal(found[name].float(), tensor.float()) for name, tensor in whole.items())
     assert torch.equal(found["turned"], torch.arange(6.0).view(2, 3).T)
     assert torch.equal(parts.load("b")["turned"], found["turned"])
+
+
+@pytest.mark.parametrize("dtype", TORCH_DTYPES.values(), ids=str)
+def test_parts_hold_every_dtype(tmp_path, dtype):
+    parts, tensors = Parts(tmp_path), {"one": torch.arange(48, dtype=torch.uint8).view(3, 16).view(dtype)}
+    tensors |= {"none": tensors["one"][:0].clone(), "number": tensors["one"][0, 0].clone()}
+    if dtype == torch.float4_e2m1fn_x2:
+        del tensors["number"]  # two numbers in an element are no scalar
+    parts.put("a", tensors)
+    found = parts.load("a")
+    assert parts.join(["a"], tmp_path) == sum(tensor.nbytes for tensor in tensors.values())
+    for name, tensor in tensors.items():
+        assert (found[name].dtype, found[name].shape) == (dtype, tensor.shape)
+        assert found[name].reshape(-1).view(torch.uint8).tolist() == tensor.reshape(-1).view(torch.uint8).tolist()
 
 
 @pytest.mark.parametrize(
