@@ -93,20 +93,7 @@ def _of_two_bits(mixture: str, place: Place, base: str) -> str:
 def _of_attention(mixture: str, place: Place, base: str) -> str:
     """Return the type of the matrix after attention."""
     if place.experts == _MANY:
-        raised = (
-            "Q2_K",
-            "Q3_K_S",
-            "Q3_K_M",
-            "Q4_K_S",
-            "Q4_K_M",
-            "IQ4_NL",
-            "IQ4_XS",
-            "IQ3_S",
-            "IQ3_M",
-            "IQ3_XS",
-            "IQ3_XXS",
-        )
-        return "q5_k" if mixture in raised else base
+        return "q5_k" if mixture in _RAISED else base
     others = {"Q2_K": "q3_k", "Q3_K_M": "q4_k", "Q3_K_L": "q5_k", "IQ3_M": "q4_k", "IQ3_XXS": "iq3_s"}
     return others.get(mixture, base)
 
