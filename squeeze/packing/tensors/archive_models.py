@@ -25,7 +25,9 @@ _NEAR = 8  # exponents around the expected one that are told apart
 _VALUE_BITS = 3  # mantissa bits that count in a magnitude
 _LEAST, _MOST = 2.0**-64, 2.0**64  # means
 _OUTLIER = 16.0  # most of a magnitude, in units of what was expected
-_ROW, _START, _ROWS, _SEEN = 0, 1, 2, 3  # scalars: mean of the row, mean with which a row starts, rows, values
+_ROW, _START, _ROWS, _SEEN = 0, 1, 2, 3  # scalars: mean of the row, mean with which a row starts, rows, values,
+_TOTAL = 4  # and the sum of its first values
+_FIRST_VALUES = 8.0  # of a row, whose mean replaces that of the row if it is less than an eighth of it
 
 
 class ArchiveModel(NamedTuple):
@@ -37,7 +39,7 @@ class ArchiveModel(NamedTuple):
     weights: np.ndarray  # int32 [_PHASES * 2 * _NEAR, _INPUTS + 1]
     mantissa_weights: np.ndarray  # int32 [2^mixed, _MANTISSA_INPUTS + 1]
     columns: np.ndarray  # float64 [columns]: the mean magnitude of each column, in units of its rows' means
-    scalars: np.ndarray  # float64 [4]
+    scalars: np.ndarray  # float64 [5]
     entries: np.ndarray  # int64 [_INPUTS]
     inputs: np.ndarray  # int32 [_INPUTS + 1]
     mantissa_inputs: np.ndarray  # int32 [_MANTISSA_INPUTS + 1]
@@ -53,7 +55,7 @@ def build_model(exponents: int, columns: int, mixed: int, middle: int) -> Archiv
         middle: the exponent of magnitude 1, from which means start.
     """
     parts = 1 << _VALUE_BITS
-    powers = 2.0 ** (np.arange(exponents) - middle)
+    powers = np.ldexp(1.0, np.arange(exponents, dtype=np.int32) - np.int32(middle))  # exact, which a power need not be
     magnitudes = (powers[:, None] * ((np.arange(parts) + parts + 0.5) / parts)).reshape(-1)
     size = max(_PHASES * _NEAR * _STEPS * exponents, _PHASES << 8)
     return ArchiveModel(
@@ -63,7 +65,7 @@ def build_model(exponents: int, columns: int, mixed: int, middle: int) -> Archiv
         weights=np.full((2 * _NEAR * _PHASES, _INPUTS + 1), _WEIGHT // _INPUTS, np.int32),
         mantissa_weights=np.full((1 << mixed, _MANTISSA_INPUTS + 1), _WEIGHT // _MANTISSA_INPUTS, np.int32),
         columns=np.ones(columns),
-        scalars=np.array([1.0, 1.0, 0.0, 0.0]),
+        scalars=np.array([1.0, 1.0, 0.0, 0.0, 0.0]),
         entries=np.zeros(_INPUTS, np.int64),
         inputs=np.zeros(_INPUTS + 1, np.int32),
         mantissa_inputs=np.zeros(_MANTISSA_INPUTS + 1, np.int32),
@@ -102,7 +104,7 @@ def start_row(m, values, begin, mixed, factors, per, offset):
         magnitude = _magnitude(m, value >> mixed, value & ((1 << mixed) - 1), mixed)
         found = min(magnitude * factors[(offset + begin + k) // per] / row, _OUTLIER * mean)
         m.columns[k] = _clamp(mean + (found - mean) * rate, _LEAST, _MOST)
-    m.scalars[_ROW], m.scalars[_SEEN] = m.scalars[_START], 0.0
+    m.scalars[_ROW], m.scalars[_SEEN], m.scalars[_TOTAL] = m.scalars[_START], 0.0, 0.0
 
 
 @inline
@@ -118,7 +120,11 @@ def note(m, column, magnitude):
     row = m.scalars[_ROW]
     found = min(magnitude / m.columns[column], _OUTLIER * row)
     m.scalars[_SEEN] = min(m.scalars[_SEEN] + 1.0, 1023.0)
-    m.scalars[_ROW] = _clamp(row + (found - row) / (m.scalars[_SEEN] + 16.0), _LEAST, _MOST)
+    m.scalars[_TOTAL] += found
+    row += (found - row) / (m.scalars[_SEEN] + 16.0)
+    if m.scalars[_SEEN] == _FIRST_VALUES and m.scalars[_TOTAL] < row:
+        row = m.scalars[_TOTAL] / _FIRST_VALUES
+    m.scalars[_ROW] = _clamp(row, _LEAST, _MOST)
 
 
 @inline

@@ -16,7 +16,7 @@ from squeeze.packing.tensors.content import InMemory, whole
 from squeeze.packing.tensors.float_writer import in_memory
 from squeeze.packing.tensors.floats import Decoded
 from tests.makers.floats import blocks as make
-from tests.references import naive_blocks
+from tests.references import naive_archive, naive_blocks
 
 every = pytest.mark.parametrize("dtype", list(BLOCKS))
 
@@ -199,6 +199,22 @@ def test_codes_of_8_bits_are_predicted_with_their_scales():
     out = np.empty(333, np.uint8)
     coding.decode_parts(InMemory(payload), subject.form, None, 1).fill(70_001, out)
     assert np.array_equal(out, data[70_001:70_334])
+
+
+def test_codes_predicted_with_scales_are_decoded_as_specified():
+    weights = np.random.default_rng(6).normal(0, 1, (90, 192)) * np.random.default_rng(7).gamma(2, 0.5, (90, 1))
+    weights[3] = 0  # scales of 0 count as 1
+    data = gguf.quantize(weights.astype(np.float32), gguf.GGMLQuantizationType.Q8_0).reshape(-1)
+    coding, payload = codings.encode_in_memory(Subject(InMemory(data), Form("Q8_0", (90, 192), data.size)), "archive")
+    modes = []
+
+    def of_archive(section, kind, size, scales):
+        modes.append(section[1])
+        return naive_archive.decode(section, kind, size, lambda *section: inner(*section, None), scales)
+
+    assert coding.name == "blocks+archive"
+    assert naive_blocks.decode(payload.tobytes(), "Q8_0", data.size, of_archive) == data.tobytes()
+    assert modes[-1] == 2
 
 
 class InParts:

@@ -9,11 +9,13 @@ from hypothesis import given, settings, strategies as st
 
 from squeeze.errors import DamagedError, SqueezeError
 from squeeze.packing.tensors import archive, float_payload, floats, planes
+from squeeze.packing.tensors.archive_payload import FORMS
 from squeeze.packing.tensors.content import InFile
 from squeeze.packing.tensors.float_payload import DTYPES
 from squeeze.packing.tensors.float_writer import MemoryWriter
 from squeeze.system.binary import Positional
 from tests.makers.floats import as_bf16, bytes_of, weights
+from tests.references import naive_archive
 
 CODECS = [floats, archive]
 both = pytest.mark.parametrize("codec", CODECS, ids=["runtime", "archive"])
@@ -116,6 +118,45 @@ def test_archive_is_below_the_zero_order_bound():
     values = as_bf16(weights(1 << 20))
     bound = (entropy((values >> 7) & 0xFF) + entropy((values & 0x7F) | (values >> 8 & 0x80))) / 8
     assert round_trip(archive, bytes_of(values), "BF16", columns=256) < 0.997 * bound
+
+
+def of_rows():
+    """Return weights [40, 150] with scales of rows and columns, some of which are tiny or zero."""
+    generator = np.random.default_rng(8)
+    values = generator.normal(0, 0.02, (40, 150)) * generator.gamma(2, 0.5, (1, 150)) * generator.gamma(2, 0.5, (40, 1))
+    values[5:9] *= 1e-12
+    values[20, ::7] = 0
+    values[30] *= 1e4
+    return values.astype(np.float32)
+
+
+def in_form(values, dtype):
+    bits = values.view(np.uint32)
+    if dtype in ("F8_E4M3", "F8_E5M2"):
+        return (values.astype(np.float16).view(np.uint16) >> (8 if dtype == "F8_E5M2" else 7)).astype(np.uint8)
+    return {"BF16": (bits >> 16).astype(np.uint16), "F16": values.astype(np.float16), "F32": values}[dtype]
+
+
+@pytest.mark.parametrize("dtype", list(FORMS))
+@pytest.mark.parametrize("columns", [150, 0])
+def test_a_decoder_written_from_the_specification_reads_archive(dtype, columns):
+    data = bytes_of(in_form(of_rows(), dtype))
+    payload = archive.encode(data, dtype, columns=columns)
+
+    def inner(section, kind, size):
+        return floats.decode(np.frombuffer(section, np.uint8).copy(), kind, size).tobytes()
+
+    assert payload[1] == 1
+    assert naive_archive.decode(payload.tobytes(), dtype, data.size, inner) == data.tobytes()
+
+
+def test_rows_much_smaller_than_others_cost_no_more():
+    """Check moments of rare words, which vanish: rows of like weights at scales of their own."""
+    generator = np.random.default_rng(9)
+    weights = generator.normal(0, 1, (300, 128))
+    apart = weights * np.exp2(-generator.integers(0, 40, (300, 1)))
+    like, tiny = (archive.encode(bytes_of(as_bf16(one)), "BF16", columns=128).size for one in (weights, apart))
+    assert tiny < 1.05 * like
 
 
 def test_side_information_is_below_a_twentieth_of_a_bit():
