@@ -168,7 +168,7 @@ def _jpeg_xl(_: str, path: Path) -> int:
 _BCJ = ("xz", "--x86", "--lzma2=preset=9e", "-T1", "-c")
 _SPECIALISTS: dict[str, tuple[str, str, Callable[[str, Path], int]]] = {
     "library": ("xz with BCJ", "xz", partial(_command, _BCJ)),
-    _SOUND: ("FLAC -8", "flac", partial(_command, ("flac", "-8", "--silent", "--stdout"))),
+    _SOUND: ("FLAC -8", "flac", partial(_command, ("flac", "-8", "--no-padding", "--silent", "--stdout"))),
     _PHOTO: ("Lepton", "lepton_jpeg_python", _lepton),
     _IMAGE: ("JPEG XL, effort 9", "imagecodecs", _jpeg_xl),
     _ARRAY: ("pcodec 12", "pcodec", _pcodec),
