@@ -32,7 +32,7 @@ MEASURES = {
     "cluster": "files compressed by one and two workers of a local Ray cluster, compared with no cluster",
     "store": "fine-tunes of one base in a store, compared with packing them one by one, and with lmz",
     "packed": "a packed model on the CPU: processor time of a token, compared with bf16",
-    "lossless": "packed checkpoints compared with lmz, zipnn, zstd, xz and the zero-order bound: bytes and speed",
+    "lossless": "packed checkpoints compared with lmz, zipnn, zstd and the zero-order bound: bytes and speed",
     "stream": "weights of a training run sent as differences: bytes and time of a step, compared with bf16",
     "quantize": "perplexity, KL and bytes of each quantization method",
     "gguf": "GGUF files of each type, compared with llama.cpp's quantizer with an importance matrix",

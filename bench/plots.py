@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.tables import Row
 
-BLUE, ORANGE = "#0072B2", "#D55E00"
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#555555"
 _SETTINGS = {
     "svg.hashsalt": "squeeze",
     "svg.fonttype": "path",
@@ -61,6 +61,7 @@ class Plot:
         series: function from rows to series
         x, y: titles of the axes
         log: names of the logarithmic axes
+        lines: function from rows to the names of y = 0, 1, .. from the top, instead of a scale
         offsets: pairs of a point's name and the offset of its label, in points to the right and up
     """
 
@@ -69,6 +70,7 @@ class Plot:
     x: str
     y: str
     log: str = ""
+    lines: Callable[[Sequence[Row]], list[str]] | None = None
     offsets: tuple[tuple[str, tuple[float, float]], ...] = ()
 
 
@@ -88,6 +90,10 @@ def picture(plot: Plot, rows: Sequence[Row]) -> bytes:
                 axis.set_minor_formatter("")
         if len(axes.lines) > 1:
             axes.legend(frameon=False, fontsize=8, loc="best")
+        if plot.lines:
+            names = plot.lines(rows)
+            axes.set_yticks(range(len(names)), names)
+            axes.invert_yaxis()
         return _saved(figure)
 
 

@@ -12,13 +12,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
 from bench.measure import Measure, Row, option
+from bench.plots import BLUE, GREEN, GREY, ORANGE, Plot, Point, Series
 from bench.shared.checkpoints import make
 from bench.tables import Column, Listing, above
 from squeeze import pack, unpack
@@ -204,6 +205,23 @@ def zipnn_run(path: Path, dtype: str) -> Run | None:
     return run
 
 
+def series(rows: Sequence[Row]) -> list[Series]:
+    def points(tool: str) -> list[Point]:
+        lines = enumerate(by_size(rows))
+        return [Point(100 * row[tool] / row["bound"] - 100, line, "") for line, row in lines if row.get(tool)]
+
+    return [
+        Series("lmz", GREY, "v", points("lmz")),
+        Series("zipnn", ORANGE, "^", points("zipnn")),
+        Series("squeeze pack", BLUE, "o", points("squeeze")),
+        Series("squeeze pack --level archive", GREEN, "s", points("archive")),
+    ]
+
+
+def by_size(rows: Sequence[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: row["raw"])
+
+
 MEASURE = Measure(
     rows,
     key=("checkpoint",),
@@ -242,5 +260,14 @@ MEASURE = Measure(
             ),
             where=lambda row: "encode, x lmz" in row,
         ),
+    },
+    plots={
+        "packing": Plot(
+            "How far packed checkpoints are above the zero-order bound, from the smallest to the largest",
+            series,
+            "bytes above the zero-order bound, %",
+            "",
+            lines=lambda rows: [f"{row['checkpoint']}, {row['raw'] / 1e6:,.1f} MB" for row in by_size(rows)],
+        )
     },
 )
