@@ -19,11 +19,9 @@ CUT = zlib.compress(TEXT)[2:-300]  # a stream without its end
 
 
 def pngs() -> bytes:
-    """Return headers of PNG images with a chunk up to the same damaged data."""
-    size, end = 16, 16 * HEADERS
-    headers = (
-        b"\x89PNG\r\n\x1a\n" + struct.pack(">I", max(end - size * (n + 1) - 4, 0)) + b"skip" for n in range(HEADERS)
-    )
+    """Return headers of PNG images with a chunk up to the same damaged data, which begins like their own."""
+    size, end = 20, 20 * HEADERS
+    headers = (b"\x89PNG\r\n\x1a\n" + struct.pack(">I", end - size * (n + 1)) + b"skipIDAT" for n in range(HEADERS))
     return b"".join(headers) + struct.pack(">I", len(CUT) + 2) + b"IDAT\x78\x9c" + CUT + bytes(20)
 
 
