@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+import pytest
+
+from tests.makers.cases import every
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "squeeze"
 INSIDE_FUNCTIONS = 0.025  # share of internal imports: start-up, and circles that are none at run time
@@ -109,3 +113,11 @@ def _is_tested(module: Path, tests: list[str]) -> bool:
         return True
     package, whole = ".".join(parts[:-1]), ".".join(parts)
     return any(whole in text or (f"from {package} import" in text and module.stem in text) for text in tests)
+
+
+def test_slow_cases_stay_slow_and_are_not_counted():
+    given = [pytest.param(1, 2, marks=pytest.mark.slow, id="a"), (3, 4), 5, pytest.param(6, id="b"), 7]
+    found = every(2, given)
+    assert [one.values for one in found] == [(1, 2), (3, 4), (5,), (6,), (7,)]
+    assert [[mark.name for mark in one.marks] for one in found] == [["slow"], [], ["slow"], [], ["slow"]]
+    assert [found[0].id, found[3].id] == ["a", "b"]

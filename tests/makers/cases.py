@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+ParameterSet = type(pytest.param())
+
 
 def all_slow_but(quick: Collection[Any], cases: Iterable[Any]) -> list[Any]:
     """Return cases as parameters. Those that are not among the quick ones are slow."""
@@ -15,10 +17,20 @@ def all_slow_but(quick: Collection[Any], cases: Iterable[Any]) -> list[Any]:
 
 
 def every(step: int, cases: Iterable[Any]) -> list[Any]:
-    """Return cases as parameters. All are slow but the first of each `step`."""
-    return [_parameter(case, number % step > 0) for number, case in enumerate(cases)]
+    """Return cases as parameters. All are slow but the first of each `step` of those that are not slow already."""
+    found, number = [], 0
+    for case in cases:
+        found.append(_parameter(case, number % step > 0))
+        number += not _is_slow(case)
+    return found
+
+
+def _is_slow(case: Any) -> bool:
+    return isinstance(case, ParameterSet) and any(mark.name == "slow" for mark in case.marks)
 
 
 def _parameter(case: Any, slow: bool) -> Any:
-    values = case if isinstance(case, tuple) else (case,)
-    return pytest.param(*values, marks=[pytest.mark.slow] * slow)
+    marks = [pytest.mark.slow] * (slow and not _is_slow(case))
+    if isinstance(case, ParameterSet):  # a tuple, whose parts are no values
+        return case._replace(marks=[*case.marks, *marks])
+    return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=marks)
