@@ -13,7 +13,7 @@ import pytest
 import safetensors
 from safetensors.torch import save_file
 
-from squeeze.checkpoint import checkpoint
+from squeeze.checkpoint import parts
 from squeeze.system import moving
 
 Strike = Callable[[int, str], BaseException | None]  # the number of a call and its kind: what it raises
@@ -72,7 +72,7 @@ class Disk:
             for name, kind in _HANDLES.items():
                 patch.setattr(os, name, self._watched(getattr(os, name), kind, 0))
             patch.setattr(moving, "rename", self._watched(moving.rename, "rename", 1))
-            patch.setattr(checkpoint, "save_file", self._save_file)
+            patch.setattr(parts, "save_file", self._save_file)
             patch.setattr(os, "open", self._opener(os.open))
             for module in (io, builtins):
                 patch.setattr(module, "open", self._file_opener(io.open))

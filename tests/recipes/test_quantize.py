@@ -245,7 +245,7 @@ def test_a_full_disk_leaves_nothing_in_the_place_of_the_output(tmp_path, folders
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("squeeze.checkpoint.checkpoint.save_file", full)
+    monkeypatch.setattr("squeeze.checkpoint.parts.save_file", full)
     done = CliRunner().invoke(
         main,
         ["quantize", str(folders("llama")), str(tmp_path / "out"), "--method", "rtn", "-q", "--format", "dense"],

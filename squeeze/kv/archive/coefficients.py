@@ -19,6 +19,7 @@ _DIGITS = 24  # of a magnitude above those in unary
 _NODES = 32  # decisions on a magnitude that have contexts: 16 in unary, then digits of an Exp-Golomb code
 _UNARY, _SIGN = 15, 31
 _INPUTS, _CONTEXTS = 6, 2048
+_RATE, _LIMIT = 10, 511  # of the weights, and the counts after which a map learns no slower
 _START = 1 << 13  # initial weight of a prediction, in units of 2^-16
 _ONE = 256  # of running means
 _SPARE = 1024  # bytes, more than one coefficient takes
@@ -77,9 +78,9 @@ def _set_contexts(m, channel, before):
 
 @inline
 def _decide(m, node, bit, coder, coded, decoding):
-    return code_bit(
-        bit, m.maps, m.contexts, _INPUTS, _NODES, node, m.entries, m.weights[node], m.inputs, coder, coded, decoding
-    )
+    for k in range(_INPUTS):
+        m.entries[k] = m.contexts[k] * _NODES + node
+    return code_bit(bit, m.maps, _INPUTS, m.entries, m.weights[node], m.inputs, _RATE, _LIMIT, coder, coded, decoding)
 
 
 @inline

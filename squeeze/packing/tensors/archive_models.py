@@ -128,8 +128,11 @@ def note(m, column, magnitude):
 
 
 @inline
-def code_bit(bit, maps, count, entries, weights, inputs, coder, coded, decoding):
-    """Predict one decision, code it in either direction, and update the models; return the bit."""
+def code_bit(bit, maps, count, entries, weights, inputs, rate, limit, coder, coded, decoding):
+    """Predict one decision, code it in either direction, and update the models; return the bit.
+
+    rate: of the weights. limit: counts after which a map learns no slower.
+    """
     for k in range(count):
         inputs[k] = STRETCH[maps[k, entries[k]] >> np.uint32(20)]
     inputs[count] = 256
@@ -140,9 +143,9 @@ def code_bit(bit, maps, count, entries, weights, inputs, coder, coded, decoding)
     else:
         arithmetic.encode(bit, probability, coder, coded)
     error = (((bit << 32) - bit) - mixed) >> 16
-    mixer.train(weights, inputs, error, _RATE)
+    mixer.train(weights, inputs, error, rate)
     for k in range(count):
-        histories.learn(maps[k], entries[k], bit, _LIMIT)
+        histories.learn(maps[k], entries[k], bit, limit)
     return bit
 
 
@@ -157,7 +160,7 @@ def code_exponent(m, exponent, expectation, top, coder, coded, decoding):
         m.entries[2] = phase << 8 | here
         row = phase * 2 * _NEAR + _clamp(here - start + _NEAR, 0, 2 * _NEAR - 1)
         bit = np.int64(exponent == here) if phase == _DOWN else np.int64(exponent > here)
-        bit = code_bit(bit, m.maps, _INPUTS, m.entries, m.weights[row], m.inputs, coder, coded, decoding)
+        bit = code_bit(bit, m.maps, _INPUTS, m.entries, m.weights[row], m.inputs, _RATE, _LIMIT, coder, coded, decoding)
         if phase == _DOWN:
             if bit:
                 return here
@@ -205,7 +208,7 @@ def code(m, values, mixed, middle, top, factors, per, offset, coder, coded, deco
             m.entries[1] = exponent << mixed | partial
             bit = code_bit(
                 (mantissa >> shift) & 1, m.mantissa_maps, _MANTISSA_INPUTS, m.entries, m.mantissa_weights[partial],
-                m.mantissa_inputs, coder, coded, decoding,
+                m.mantissa_inputs, _RATE, _LIMIT, coder, coded, decoding,
             )  # fmt: skip
             partial = 2 * partial + bit
         mantissa = partial - leaves

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from squeeze.codecs.parse.room import Room
 from squeeze.codecs.parse.streams import Gzip
 from squeeze.codecs.parse.texts import Hexadecimal
 from squeeze.codecs.stream import opened, sampling
@@ -36,7 +37,7 @@ def test_trials_go_on_when_wrappers_change(tried):
     wrapper, trials = Hexadecimal(), Trials()
     results = []
     for place in wrapper.find(data.tobytes()):
-        found = wrapper.open(data.tobytes(), place, opened.tree.Room(1 << 20))
+        found = wrapper.open(data.tobytes(), place, Room(1 << 20))
         results.append(trials(data, found))
     assert all(results[:60]) and not all(results[60:])
     assert len(tried) < 2 * len(results)
