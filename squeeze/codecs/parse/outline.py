@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from squeeze.codecs.parse import zip_header
 from squeeze.codecs.parse.program.wrapper import Program
 from squeeze.codecs.parse.streams import Gzip, ZipMember
 from squeeze.codecs.parse.tree import Child, Node, read_shape
@@ -97,20 +98,11 @@ def _name(child: Child, before: bytes, numbers: Counter[str]) -> str:
     numbers[wrapper.name] += 1
     found = b""
     if child.kind == ZipMember.kind:
-        found = _zip_name(before)
+        header = zip_header.ending_at(before, len(before))
+        found = header.name if header else b""
     elif child.kind == Gzip.kind:
         found = _gzip_name(before)
     return printable(found.decode(errors="replace")) if found else wrapper.title(_extra(child), numbers[wrapper.name])
-
-
-def _zip_name(before: bytes) -> bytes:
-    """Return the name of a zip member from the end of `before`, or nothing."""
-    start = len(before)
-    while (start := before.rfind(b"PK\3\4", 0, start)) >= 0:
-        size, extra = (int.from_bytes(before[start + at : start + at + 2], "little") for at in (26, 28))
-        if start + 30 + size + extra == len(before):
-            return before[start + 30 : start + 30 + size]
-    return b""
 
 
 def _gzip_name(before: bytes) -> bytes:

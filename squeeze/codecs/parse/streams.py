@@ -10,6 +10,7 @@ import numpy as np
 
 from squeeze.codecs.content import Content
 from squeeze.codecs.image.layout import Layout, from_header
+from squeeze.codecs.parse import zip_header
 from squeeze.codecs.parse.deflate import bare
 from squeeze.codecs.parse.deflate.stream import IsSound, Opened, open_stream
 from squeeze.codecs.parse.palette import FARTHEST, Palette, ranked
@@ -25,19 +26,14 @@ class ZipMember(Wrapper):
 
     name = "zip member"
     kind = 0
-    mark = re.compile(rb"PK\x03\x04")
+    mark = re.compile(re.escape(zip_header.MARK))
 
     def open(self, data: bytes, start: int, room: Room) -> Found | None:
-        header = data[start : start + 30]
-        if len(header) < 30:
+        header = zip_header.read(data, start, len(data))
+        if header is None or header.method != 8:
             return None
-        (method,) = struct.unpack_from("<H", header, 8)
-        name, extra = struct.unpack_from("<HH", header, 26)
-        if method != 8:
-            return None
-        begin = start + 30 + name + extra
-        opened = _stream_at(data, begin, room)
-        return Found(self.kind, begin, opened.size, opened.content, opened) if opened else None
+        opened = _stream_at(data, header.end, room)
+        return Found(self.kind, header.end, opened.size, opened.content, opened) if opened else None
 
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
         return stream

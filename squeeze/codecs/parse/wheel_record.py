@@ -7,21 +7,20 @@ format of a RECORD is that of PEP 376.
 
 import base64
 import hashlib
-import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from squeeze.codecs.parse import zip_header
 from squeeze.codecs.parse.deflate import reading
 from squeeze.codecs.parse.room import FIELD, STEP, Room
 from squeeze.codecs.parse.zip_fields import Member
+from squeeze.codecs.parse.zip_header import Header
 from squeeze.errors import DamagedError
 
 __all__ = ["is_record", "lines_of", "record_of"]
 
-_LOCAL = b"PK\3\4"
-_HEADER = 30  # bytes of a member's header without its name
 _NAME = b".dist-info/RECORD"
 _MARK = b"*"
 _MOST = 1 << 22  # bytes of a RECORD
@@ -29,7 +28,6 @@ _MOST_INFLATED = 1 << 16  # bytes of a member that was not opened, but is inflat
 _READ = 4  # times as long as writing a byte of a member: to read a coded byte, which may be blocks of nothing
 _NEVER = 1 << 62  # the cost of members that are not read
 _STORED, _DEFLATED = 0, 8
-_STREAMED = 8  # flag of members whose sizes follow them
 
 
 class _Listed(NamedTuple):
@@ -142,40 +140,37 @@ def _listed(data: bytes, members: Sequence[Member]) -> Iterator[_Listed]:
     left, done = _MOST_INFLATED + 2 * len(data), 0
     for number, after in enumerate([*(member.start for member in members), len(data)]):
         at = done
-        while (at := data.find(_LOCAL, at, after)) >= 0:
-            stop = at + _HEADER
-            if stop > after:
-                break
-            flags, method = struct.unpack_from("<HH", data, at + 6)
-            coded, size, *sizes = struct.unpack_from("<IIHH", data, at + 18)
-            stop += sum(sizes)
-            if stop > after:
-                at += len(_LOCAL)
+        while (at := data.find(zip_header.MARK, at, after)) >= 0:
+            header = zip_header.read(data, at, after)
+            if header is None:
+                at += len(zip_header.MARK)
                 continue
-            name, content = data[at + _HEADER : at + _HEADER + sizes[0]], None
-            if stop == after:
+            content, at = None, header.end
+            if at == after:
                 inside = members[number].content if number < len(members) else None
                 content = None if inside is None else inside.tobytes()
-            elif not flags & _STREAMED and stop + coded <= after and (cost := _cost(method, coded, size)) <= left:
+            elif not header.is_streamed and at + header.sizes[0] <= after and (cost := _cost(header)) <= left:
                 left -= cost
-                content = _content(method, data[stop : stop + coded], size)
-            if not name.endswith(b"/"):
-                yield _Listed(name, content)
-            at = stop
+                content = _content(header, data)
+            if not header.name.endswith(b"/"):
+                yield _Listed(header.name, content)
         done = members[number].end if number < len(members) else after
 
 
-def _cost(method: int, coded: int, size: int) -> int:
+def _cost(header: Header) -> int:
     """Return how many bytes of content take as much time as reading a member that was not opened."""
-    if method == _STORED:
+    coded, size = header.sizes
+    if header.method == _STORED:
         return coded
     is_short = size <= _MOST_INFLATED and coded <= 2 * size + FIELD
-    return STEP + size + _READ * coded if method == _DEFLATED and is_short else _NEVER
+    return STEP + size + _READ * coded if header.method == _DEFLATED and is_short else _NEVER
 
 
-def _content(method: int, coded: bytes, size: int) -> bytes | None:
-    """Return the content of a member that was not opened, of some size, or None."""
-    if method == _STORED:
+def _content(header: Header, data: bytes) -> bytes | None:
+    """Return the content of a member of data that was not opened, or None."""
+    size = header.sizes[1]
+    coded = data[header.end : header.end + header.sizes[0]]
+    if header.method == _STORED:
         return coded
     found = reading.read(np.frombuffer(coded, np.uint8), Room(size))
     return found[0].content.tobytes() if found and (found[0].content.size, found[1]) == (size, len(coded)) else None

@@ -12,36 +12,20 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
+
+from squeeze.codecs.parse import zip_header
+from squeeze.codecs.parse.zip_header import Header
 
 __all__ = ["exchange"]
 
 _SIGNATURE = re.compile(rb"PK(?:\x01\x02|\x03\x04|\x07\x08)")
-_LOCAL, _ENTRY, _END = b"PK\3\4", b"PK\1\2", b"PK\5\6"
-_HEADER, _ENTRY_SIZE, _END_SIZE, _DESCRIPTOR = 30, 46, 22, 16  # bytes without names
+_ENTRY, _END = b"PK\1\2", b"PK\5\6"
+_ENTRY_SIZE, _END_SIZE, _DESCRIPTOR = 46, 22, 16  # bytes without names
 _MOST_EXTRA = 256  # bytes of extra fields that are expected
 _SUMMED = 4  # times the data's bytes of stored members whose CRC-32 is expected
 _OWN = 12  # bytes of an entry that are expected from the entry before
-
-
-class _Local(NamedTuple):
-    """The header of a member.
-
-    Attributes:
-        place: Where it begins.
-        end: Where it ends.
-        fields: 24 bytes: version, flags, method, time, date, CRC-32, sizes, length of the name.
-        name: The member's name.
-        extra: Its extra fields.
-    """
-
-    place: int
-    end: int
-    fields: bytes
-    name: bytes
-    extra: bytes
 
 
 @dataclass
@@ -71,7 +55,7 @@ class _Directories:
     is_coded: bool
     known: Mapping[int, bytes]
     places: list[int] = field(default_factory=list)  # of headers
-    locals: dict[int, _Local] = field(default_factory=dict)
+    locals: dict[int, Header] = field(default_factory=dict)
     stored: list[tuple[int, int, int]] = field(default_factory=list)  # a heap: ends, begins and headers of members
     first: int | None = None  # the first header of the archive
     left: int = 0  # bytes of stored members that may still be summed up
@@ -84,7 +68,7 @@ class _Directories:
             self.sum_up(at)
             if match[0] == _ENTRY:
                 at = self._directory(at, end)
-            elif match[0] == _LOCAL:
+            elif match[0] == zip_header.MARK:
                 at = self._header(at, end)
             else:
                 self._descriptor(at, end)
@@ -100,44 +84,29 @@ class _Directories:
 
     def _header(self, at: int, end: int) -> int:
         """Note a member's header, and return where to go on."""
-        if at + _HEADER > end:
+        header = zip_header.read(self.data, at, end)
+        if header is None:
             return at + 4
-        name, extra = struct.unpack_from("<HH", self.data, at + 26)
-        begin = at + _HEADER
-        stop: int = begin + name + extra
-        if stop > end:
-            return at + 4
-        fields = bytes(self.data[at + 4 : at + 28])
         if at in self.known:
-            fields = fields[:10] + self.known[at] + fields[22:]
-        elif fields[2] & 8 == 0 and fields[4:6] == bytes(2):
-            size = int.from_bytes(fields[14:18], "little")
-            if stop + size <= len(self.data) and size <= self.left:
+            header = header.with_sums(self.known[at])
+        elif not header.is_streamed and header.method == 0:
+            size = header.sizes[0]
+            if header.end + size <= len(self.data) and size <= self.left:
                 self.left -= size
-                heapq.heappush(self.stored, (stop + size, stop, at))
+                heapq.heappush(self.stored, (header.end + size, header.end, at))
         self.places.append(at)
-        self.locals[at] = _Local(
-            at, stop, fields, bytes(self.data[begin : begin + name]), self._extra(begin + name, stop)
-        )
+        self.locals[at] = header
         if self.first is None and (not self.stored or self.stored[0][2] == at):
             self.first = at
-        return stop
-
-    def _extra(self, begin: int, end: int) -> bytes:
-        return bytes(self.data[begin:end]) if end - begin <= _MOST_EXTRA else b""
+        return header.end
 
     def _descriptor(self, at: int, end: int) -> None:
         """Note the fields behind a member that was not opened."""
         last = self.locals[self.places[-1]] if self.places else None
-        if last and last.fields[2] & 8 and last.place not in self.known and at + _DESCRIPTOR <= end:
+        if last and last.is_streamed and last.start not in self.known and at + _DESCRIPTOR <= end:
             fields = bytes(self.data[at + 4 : at + _DESCRIPTOR])
             if int.from_bytes(fields[4:8], "little") == at - last.end:
-                self._know(last, fields)
-
-    def _know(self, local: _Local, fields: bytes) -> None:
-        """Note the CRC-32, or all of the fields that follow from the content, of a member."""
-        size = len(fields)
-        self.locals[local.place] = local._replace(fields=local.fields[:10] + fields + local.fields[10 + size :])
+                self.locals[last.start] = last.with_sums(fields)
 
     def sum_up(self, at: int) -> None:
         """Exchange the CRC-32 of the stored members that end before a place."""
@@ -145,7 +114,7 @@ class _Directories:
             end, begin, header = heapq.heappop(self.stored)
             with memoryview(self.plain) as view:
                 expected = struct.pack("<I", zlib.crc32(view[begin:end]))
-            self._know(self.locals[header], self._swap(header + 14, expected))
+            self.locals[header] = self.locals[header].with_sums(self._swap(header + 14, expected))
 
     def _directory(self, at: int, end: int) -> int:
         """Exchange a central directory, and return where it ends."""
@@ -194,7 +163,7 @@ class _Directories:
         if sizes[1] <= _MOST_EXTRA:
             rest = bytes(self.data[begin + sizes[0] + len(written) : begin + sizes[0] + sizes[1]])
             archive.lengths = {number: len(value) for number, value in _extra_fields(written + rest)}
-        number = bisect_right(self.places, local.place) if local else expected
+        number = bisect_right(self.places, local.start) if local else expected
         return stop, number
 
 
@@ -209,6 +178,8 @@ def _extra_fields(extra: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def _expected_extra(extra: bytes, lengths: Mapping[bytes, int] | None) -> bytes:
     """Return the extra fields of an entry from those of the header, with the lengths that the entry before has."""
+    if len(extra) > _MOST_EXTRA:
+        return b""
     if lengths is None:
         return extra
     parts = ((number, value[: lengths[number]]) for number, value in _extra_fields(extra) if number in lengths)

@@ -12,17 +12,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.parse import zip_directory
+from squeeze.codecs.parse import zip_directory, zip_header
 
 __all__ = ["ALL", "IN_DIRECTORY", "RECORD", "Member", "emptied", "fill"]
 
-_LOCAL, _DESCRIPTOR = b"PK\3\4", b"PK\7\x08"
-_HEADER = 30  # bytes without names
+_DESCRIPTOR = b"PK\7\x08"
 IN_HEADER, IN_DESCRIPTOR = 1, 2  # flags: fields of the header, and of the descriptor
 IN_DIRECTORY = 4  # the same of the first member: the node's directories are differences
 RECORD = 8  # its content is what remains of the RECORD of a wheel (wheel_record.py)
 ALL = IN_HEADER | IN_DESCRIPTOR | IN_DIRECTORY
-_FARTHEST = 1 << 12  # bytes before a stream in which its header begins
 
 
 class Member(NamedTuple):
@@ -130,18 +128,9 @@ def _fields(data: bytes, members: Sequence[Member]) -> dict[int, _Fields]:
     found, done = dict[int, _Fields](), 0
     afters = [*(member.start for member in members[1:]), len(data)][: len(members)]
     for number, (member, after) in enumerate(zip(members, afters, strict=True)):
-        header = _header(data, done, member.start) if member.content is not None else -1
+        header = zip_header.ending_at(data, member.start, done) if member.content is not None else None
         done = member.end
-        if header >= 0:
+        if header:
             descriptor = done + 4 * (data[done : done + 4] == _DESCRIPTOR)
-            found[number] = _Fields(header, descriptor if descriptor + 12 <= after else -1, member.fields)
+            found[number] = _Fields(header.start, descriptor if descriptor + 12 <= after else -1, member.fields)
     return found
-
-
-def _header(data: bytes, begin: int, end: int) -> int:
-    """Return where the local header that ends at `end` begins, or -1."""
-    place = end
-    while (place := data.rfind(_LOCAL, max(begin, end - _FARTHEST), place)) >= 0:
-        if end - place >= _HEADER and place + _HEADER + sum(struct.unpack_from("<HH", data, place + 26)) == end:
-            return place
-    return -1
