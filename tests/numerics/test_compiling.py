@@ -1,6 +1,7 @@
 """The folder of compiled code follows the content of every file that compiled code comes from, wherever it lies."""
 
 import dis
+import gc
 import importlib
 import os
 import pkgutil
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numba.core.dispatcher import Dispatcher
+from numba.core.errors import TypingError
 
 import squeeze
 from squeeze.codecs.bytewise import coder
@@ -170,6 +172,18 @@ def calls(code: CodeType) -> Iterator[tuple[str, str]]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from calls(constant)
+
+
+def test_garbage_is_collected_after_compiling_as_before():
+    @jit.kernel
+    def add(numbers):
+        return numbers[0] + 1
+
+    before = gc.get_threshold()
+    assert add(np.ones(1)) == 2
+    with pytest.raises(TypingError):
+        add(object())
+    assert gc.get_threshold() == before
 
 
 @pytest.mark.parametrize("room", ROOMS)
