@@ -70,6 +70,7 @@ def _media() -> list[bytes]:
         images.png((40, 30, 8, 2, 0), images.filtered(rows, 3, [0, 1, 2, 3, 4])),
         images.png((40, 30, 16, 0, 0), images.filtered(deep, 2, [1, 4])),
         images.bmp(images.pixels(40, 30)),
+        images.bmp(images.decoded(40, 30)),
         images.bmp(images.pixels(40, 30, 1), bytes(64)),
         images.tiff(images.pixels(40, 30)),
         images.tiff(made, ">"),

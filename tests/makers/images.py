@@ -19,6 +19,17 @@ def pixels(width: int, height: int, channels: int = 3, seed: int = 0) -> np.ndar
     return made
 
 
+def decoded(width: int, height: int, channels: int = 3, seed: int = 0) -> np.ndarray:
+    """Return uint8 [height, width, channels]: `pixels` as a JPEG decoder makes them, a few of them drawn over."""
+    y, cb, cr = np.moveaxis(pixels(width, height, 3, seed).astype(np.int64), 2, 0)
+    y, cb, cr = 2 * y - 100, cb // 2 - 60, 80 - cr // 2
+    red, blue = y + ((91881 * cr + 32768) >> 16), y + ((116130 * cb + 32768) >> 16)
+    green = y + ((-22554 * cb - 46802 * cr + 32768) >> 16)
+    made = np.stack([red, green, blue, 0 * y + 255], axis=2).clip(0, 255).astype(np.uint8)
+    made[height // 2, width // 2 : width // 2 + 2] ^= 85
+    return made[:, :, :channels]
+
+
 def page(width: int, height: int, seed: int = 0) -> np.ndarray:
     """Return uint8 [height, width] of 0 and 1: lines of rings of six shapes, as letters are, with some noise."""
     random = np.random.default_rng(seed)

@@ -69,7 +69,7 @@ def join(*numbers: int) -> int:
 class Image:
     """The model of an image, and its bytes so far."""
 
-    def __init__(self, mark: int, pixel: int, sample: int, stride: int, size: int, is_exact: bool):
+    def __init__(self, mark: int, pixel: int, sample: int, stride: int, size: int, is_exact: bool, apart: bool = False):
         self.full, self.pixel, self.sample = mark == 1, pixel, sample
         up = max(stride, 4 * pixel)
         self.data = [0] * (3 * up + 8 * pixel)
@@ -85,7 +85,7 @@ class Image:
         self.entries: dict[tuple[object, ...], int] = {}
         self.regressions: dict[tuple[int, int], tuple[list[list[int]], list[int], list[int]]] = {}
         self.mixer = Mixer(6)
-        self.coder, self.run = Coder(b""), 0
+        self.coder, self.run, self.apart, self.line = Coder(b""), 0, apart, 0
 
     # 22.1
 
@@ -134,8 +134,10 @@ class Image:
             if whole and self._is_same():
                 column += self.pixel
             else:
+                self.pixel_number = column // self.pixel
                 self._byte(column)
                 column += 1
+        self.line += 1
         return bytes(self.data[len(self.data) - size :])
 
     # 22.2
@@ -236,6 +238,7 @@ class Image:
             for back, near, names in ((p, last, "W N NW NE WW NN"), (q, first, "W N NW NE"))[: min(plane, 2)]:
                 base = (near["W"] + near["N"]) >> 1
                 self.x += [(v - base) >> 4 for v in (back, *(near[name] for name in names.split()))]
+        if plane and not self.apart:
             by_p = {name: own[name] - last[name] for name in NAMES}
             by_q = {name: own[name] - first[name] for name in NAMES}
             v = [self._linear(text, by_p, p) for text in BY_P] + [self._linear(text, by_q, q) for text in BY_Q]
@@ -380,5 +383,7 @@ class Image:
         if self.is_exact:
             both, relative = self.contexts, 2 * self.count
             first[: both + relative] = [4200] * both + [600] * relative
+        if self.apart:
+            rows.append(64 * self.plane + 8 * (self.line & 7) + (self.pixel_number & 7))
         keys = (0, 256 * self.plane + partial), (1, 8 * (4 * self.activity + self.before) + shift)
         return self.mixer.decode(self.coder, inputs, rows, first, 8 * self.plane + shift, keys)

@@ -6,18 +6,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.image import bilevel, state
+from squeeze.codecs.image import bilevel, colours, state
 from squeeze.codecs.image.bilevel import BilevelModel, Values
 from squeeze.codecs.image.bilevel_rows import code_rows as code_bilevel_rows
 from squeeze.codecs.image.filters import Filtered, add_filters, code_filter, remove_filters
 from squeeze.codecs.image.flat import code_pixel, is_flat
 from squeeze.codecs.image.layout import LIGHT_MARK, OF_TWO_VALUES, Layout
 from squeeze.codecs.image.model import code_byte
-from squeeze.codecs.image.state import FAST, FULL, LIGHT, ImageModel
+from squeeze.codecs.image.state import FAST, FULL, LIGHT, PIXELS, ROW_FILTERS, ImageModel
 from squeeze.errors import DamagedError
 from squeeze.numerics.bitmodels import adaptive, coder as arithmetic
 from squeeze.numerics.jit import kernel
-from squeeze.system.binary import read_exactly
+from squeeze.system.binary import read_exactly, read_varint, varint
 
 __all__ = ["decode", "encode", "memory", "size_of_rows"]
 
@@ -47,9 +47,11 @@ def _code_rows(m: ImageModel, coder, coded, begin, end, row, count, decoding):
     """
     i, stride = begin, m.state.stride
     for at in range(row, row + count):
-        m.state.column = 0
+        m.state.column, m.state.line = 0, at
         size = min(stride, end - i)
         stop = i + size
+        if m.state.phase == ROW_FILTERS:
+            i = stop
         while i < stop:
             if arithmetic.is_over(coder, coded, decoding):
                 return False
@@ -58,7 +60,7 @@ def _code_rows(m: ImageModel, coder, coded, begin, end, row, count, decoding):
                 continue
             code_byte(m, coder, coded, i, decoding)
             i += 1
-        if m.filters.size and not code_filter(m, coder, coded, at, i, size, decoding):
+        if m.filters.size and m.state.phase != PIXELS and not code_filter(m, coder, coded, at, i, size, decoding):
             return False
     return True
 
@@ -146,6 +148,37 @@ def _model(form: Layout, rows: Filtered, mark: int, values: Values | None) -> _M
     return bilevel.build_model(rows, groups, values, _BILEVEL_PRESETS[mark % OF_TWO_VALUES])
 
 
+def _parts(data: np.ndarray, sections: list[_Section]) -> list[colours.Part]:
+    return [(data[section.begin : section.end], section.stride) for section in sections]
+
+
+def _convert(form: Layout, data: np.ndarray, sections: list[_Section]) -> tuple[Layout, bytes]:
+    """Convert pixels if a JPEG decoder made them. Return the layout, which says so, and the exceptions."""
+    parts = _parts(data, sections)
+    form = form._replace(colours=colours.find_order(parts[-1], form) if parts else 0)
+    if form.colours:
+        before = data.copy()
+        exceptions = colours.convert(parts, form)
+        if exceptions is not None:
+            return form, exceptions
+        data[:] = before
+    return form._replace(colours=0), b""
+
+
+def _code_sections(m, sections, form, exceptions, coder, coded, decoding, progress) -> bool:
+    """Code all rows; return whether there was room for the coded bytes, or enough of them.
+
+    Those of converted images are made again, and then their filters are coded.
+    """
+    if not all(section.code(m, coder, coded, decoding, progress) for section in sections):
+        return False
+    if not form.colours:
+        return True
+    colours.restore(_parts(m.data, sections), form, exceptions)
+    m.state.phase = ROW_FILTERS
+    return not form.filtered or all(section.code(m, coder, coded, decoding, None) for section in sections)
+
+
 def encode(data: np.ndarray, form: Layout, full: bool, progress: Progress = None, light: bool = False) -> bytes | None:
     """Return the payload of an image, or None if it is no shorter or has a filter that PNG does not know.
 
@@ -162,15 +195,18 @@ def encode(data: np.ndarray, form: Layout, full: bool, progress: Progress = None
         return None
     values = _values(form, rows.data[state.margin(form) :])
     mark = full + OF_TWO_VALUES if values else LIGHT_MARK if light else int(full)
+    form, exceptions = _convert(form, rows.data, sections)
     m = _model(form, rows, mark, values)
     coder, coded = np.zeros(3, np.uint64), np.zeros(data.size + 4 * arithmetic.SPARE, np.uint8)
     arithmetic.start_encoder(coder)
-    is_coded = adaptive.code_bytes(data[: form.prefix].copy(), coder, coded, _entries(form), False)
+    before = np.concatenate([np.frombuffer(exceptions, np.uint8), data[: form.prefix]])
+    is_coded = adaptive.code_bytes(before, coder, coded, _entries(before.size), False)
     if progress:
         progress(form.prefix)
-    if not is_coded or not all(section.code(m, coder, coded, False, progress) for section in sections):
+    if not is_coded or not _code_sections(m, sections, form, exceptions, coder, coded, False, progress):
         return None
     head = bytes([mark]) + form.to_bytes() + bytes((values or ())[:2])
+    head += varint(len(exceptions)) if form.colours else b""
     payload = head + coded[: arithmetic.finish_encoder(coder, coded)].tobytes()
     return payload if len(payload) < data.size else None
 
@@ -189,12 +225,15 @@ def size_of_rows(data: np.ndarray, form: Layout, full: bool, first: int, count: 
     rows, size = _empty(form, [section]), count * (section.stride + form.filtered)
     if not _read_rows(data, rows, section, form):
         return size
+    form, exceptions = _convert(form, rows.data, [section])
     m = _model(form, rows, int(full), _values(form, rows.data[section.begin :]))
     begin = section.begin + first * section.stride
     part = section._replace(begin=begin, end=begin + count * section.stride, first=first, rows=count)
     coder, coded = np.zeros(3, np.uint64), np.zeros(size + 4 * arithmetic.SPARE, np.uint8)
     arithmetic.start_encoder(coder)
-    return min(arithmetic.finish_encoder(coder, coded), size) if part.code(m, coder, coded, False, None) else size
+    if not part.code(m, coder, coded, False, None):
+        return size
+    return min(arithmetic.finish_encoder(coder, coded) + len(exceptions) * count // section.rows, size)
 
 
 def decode(payload: bytes, length: int, progress: Progress = None) -> np.ndarray:
@@ -209,19 +248,23 @@ def decode(payload: bytes, length: int, progress: Progress = None) -> np.ndarray
         raise _damaged()
     form = Layout.read(file, length)
     values = None if mark in _PRESETS else _read_values(file, form)
+    added = read_varint(file)[0] if form.colours else 0
+    if added > 2 * length:
+        raise _damaged()
     sections = _sections(form, length)
     rows = _empty(form, sections)
     m = _model(form, rows, mark, values)
     coder, coded = np.zeros(3, np.uint64), np.frombuffer(bytearray(file.read()), np.uint8)
     arithmetic.start_decoder(coder, coded)
-    data = np.zeros(length, np.uint8)
-    if not adaptive.code_bytes(data[: form.prefix], coder, coded, _entries(form), True):
+    data, before = np.zeros(length, np.uint8), np.zeros(added + form.prefix, np.uint8)
+    if not adaptive.code_bytes(before, coder, coded, _entries(before.size), True):
         raise _damaged()
+    data[: form.prefix] = before[added:]
     if progress:
         progress(form.prefix)
+    if not _code_sections(m, sections, form, before[:added].tobytes(), coder, coded, True, progress):
+        raise _damaged()
     for section in sections:
-        if not section.code(m, coder, coded, True, progress):
-            raise _damaged()
         _write_rows(data[section.at :], rows, section, form)
     return data
 
@@ -250,8 +293,8 @@ def _swapped(rows: np.ndarray) -> np.ndarray:
     return swapped
 
 
-def _entries(form: Layout) -> np.ndarray:
-    return np.full(1 << 16 if form.prefix else 0, adaptive.EVEN, np.uint32)
+def _entries(size: int) -> np.ndarray:
+    return np.full(1 << 16 if size else 0, adaptive.EVEN, np.uint32)
 
 
 def _damaged() -> DamagedError:

@@ -12,6 +12,7 @@ MOST_ROW = 1 << 20  # bytes of a row
 OF_TWO_VALUES = 2  # what the first byte of payloads has more if they are of images of two values
 LIGHT_MARK = 4  # first byte of payloads of large images at level 1
 _FILTERED, _INDEXED, _LITTLE, _INTERLACED = 1, 2, 4, 8
+_CHANNELS_AT, _COLOURS_AT = 4, 6  # places of numbers of two bits in the flags
 _BITS = (1, 2, 4, 8, 16)
 # The passes of Adam7: first column, columns from one to the next, first row, rows from one to the next.
 _PASSES = ((0, 8, 0, 8), (4, 8, 0, 8), (0, 4, 4, 8), (2, 4, 0, 4), (0, 2, 2, 4), (1, 2, 0, 2), (0, 1, 1, 2))
@@ -31,6 +32,7 @@ class Layout(NamedTuple):
         height: Rows of an interlaced image, or 0.
         padding: Bytes after each row.
         prefix: Bytes before the first row.
+        colours: 1 if pixels are converted (colours.py), 2 if their bytes are from blue to red, else 0.
     """
 
     width: int
@@ -42,6 +44,7 @@ class Layout(NamedTuple):
     height: int = 0
     padding: int = 0
     prefix: int = 0
+    colours: int = 0
 
     @property
     def row(self) -> int:
@@ -67,6 +70,15 @@ class Layout(NamedTuple):
     def is_exact(self) -> bool:
         """True if near values of bytes do not mean near colours."""
         return bool(self.indexed) or self.bits < 8
+
+    @property
+    def may_be_converted(self) -> bool:
+        """True if a JPEG decoder writes such pixels."""
+        return self.bits == 8 and self.channels >= 3 and not self.indexed
+
+    def row_of(self, stride: int) -> int:
+        """Return the bytes of a row without padding, of the image or of a pass."""
+        return stride - self.padding
 
     def _row(self, width: int) -> int:
         return (width * self.bits * self.channels + 7) // 8
@@ -94,7 +106,7 @@ class Layout(NamedTuple):
     def to_bytes(self) -> bytes:
         """Return what `read` reads."""
         flags = _FILTERED * self.filtered | _INDEXED * self.indexed | _LITTLE * self.little
-        flags |= _INTERLACED * (self.height > 0) | (self.channels - 1) << 4
+        flags |= _INTERLACED * (self.height > 0) | (self.channels - 1) << _CHANNELS_AT | self.colours << _COLOURS_AT
         numbers = [self.width, self.padding, self.prefix] + [self.height] * (self.height > 0)
         return bytes([flags, _BITS.index(self.bits)]) + b"".join(map(varint, numbers))
 
@@ -108,11 +120,13 @@ class Layout(NamedTuple):
         flags, depth = read_exactly(file, 2)
         width, padding, prefix = (read_varint(file)[0] for _ in range(3))
         height = read_varint(file)[0] if flags & _INTERLACED else 0
-        if flags >> 6 or depth >= len(_BITS) or bool(flags & _INTERLACED) != bool(height):
+        colours = flags >> _COLOURS_AT
+        if depth >= len(_BITS) or bool(flags & _INTERLACED) != bool(height):
             raise _impossible()
         indexed, filtered, little = (int(bool(flags & flag)) for flag in (_INDEXED, _FILTERED, _LITTLE))
-        form = cls(width, _BITS[depth], (flags >> 4) + 1, indexed, filtered, little, height, padding, prefix)
-        if not form.is_possible(length):
+        channels = (flags >> _CHANNELS_AT & 3) + 1
+        form = cls(width, _BITS[depth], channels, indexed, filtered, little, height, padding, prefix, colours)
+        if not form.is_possible(length) or colours > 2 or (colours and not form.may_be_converted):
             raise _impossible()
         return form
 

@@ -89,6 +89,9 @@ def _select(m, distance):
     m.rows[2] = FIRST_ROWS[2] + (2 * close + (distance > 0)) * 16 + state.activity
     m.rows[3] = FIRST_ROWS[3] + (state.plane * 16 + state.matched) * 8 + state.shift
     m.rows[4] = FIRST_ROWS[4] + state.nearby
+    if m.rows.size > 5:
+        place = (state.line & 7) * 8 + (state.column // state.pixel & 7)
+        m.rows[5] = FIRST_ROWS[5] + state.plane * 64 + place
 
 
 @inline

@@ -79,7 +79,7 @@ def predict(m, i):
         _gather(m, first, i - back)
     if m.neighbours.size > 0:
         _regress(m, i, plane)
-    if plane > 0:
+    if plane > 0 and not m.state.phase:
         p, q = value(m, i - s), value(m, i - back)
         for k in range(own.size):
             last[k] = own[k] - last[k]

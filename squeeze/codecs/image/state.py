@@ -22,6 +22,7 @@ REGRESSIONS = 3
 PREDICTIONS = REGRESSED + REGRESSIONS + 1
 DIRECT = (0, 2, MEDIAN, REGRESSED)  # predictions with a direct map
 PLANES = 5  # samples of a pixel, and padding
+PIXELS, ROW_FILTERS = 1, 2  # phases of converted images: filters are coded when all pixels are made
 _LEAST_LENGTHS = (8, 24)  # bytes of the matches
 
 
@@ -45,12 +46,11 @@ FULL = Preset(
 
 _OF_IMAGE = "stride row padding up pixel sample samples exact top first"  # layout, largest value, first row
 _PLACES = "line_mask ring first_relative first_direct first_match bias"  # masks, places of inputs
-_OF_SAMPLE = "run plane column activity nearby spread before base"
+_OF_SAMPLE = "phase run plane column line activity nearby spread before base"
 _OF_BIT = "partial shift node matched logit mixed apm_row apm_level"
 STATE = layout.fields(f"{_OF_IMAGE} {_PLACES} {_OF_SAMPLE} {_OF_BIT}")
-ROWS = (PLANES * 8 * 16, 256, 512, PLANES * 16 * 8, 1024)
+ROWS = (PLANES * 8 * 16, 256, 512, PLANES * 16 * 8, 1024, PLANES * 64)  # the last one only of converted images
 FIRST_ROWS = tuple(int(sum(ROWS[:k])) for k in range(len(ROWS)))
-SETS = len(ROWS)
 WEIGHT = 1800  # first weight of every input; mixer.WEIGHT_ONE is 1
 CONTEXT_WEIGHT, RELATIVE_WEIGHT = 4200, 600  # the same of contexts and relative maps where values say less of colours
 
@@ -87,9 +87,9 @@ class ImageModel(NamedTuple):
     match_maps: np.ndarray  # uint32
     inputs: np.ndarray  # int32
     weights: np.ndarray  # int32 [rows of all sets, inputs]
-    rows: np.ndarray  # int64 [SETS]
-    logits: np.ndarray  # int32 [SETS]
-    final_weights: np.ndarray  # int32 [PLANES * 8, SETS]
+    rows: np.ndarray  # int64 [sets]
+    logits: np.ndarray  # int32 [sets]
+    final_weights: np.ndarray  # int32 [PLANES * 8, sets]
     apm_byte: np.ndarray  # uint32 [PLANES * 256, APM_STEPS]
     apm_level: np.ndarray  # uint32 [LEVELS * 8, APM_STEPS]
 
@@ -124,6 +124,7 @@ def build_model(filtered: Filtered, form: Layout, preset: Preset) -> ImageModel:
     bias = first_match + 2 * preset.matches
     inputs, lines = -(-(bias + 1) // 8) * 8, 1 << _line_bits(size, preset)
     ring = 1 << (up_of(form.stride, form.pixel) + 2 * form.pixel).bit_length()
+    sets = len(ROWS) - (form.colours == 0)
     regressions, planes = (preset.regressions, PLANES) if preset.regressions else (1, 1)
     return ImageModel(
         **filtered._asdict(),
@@ -132,6 +133,7 @@ def build_model(filtered: Filtered, form: Layout, preset: Preset) -> ImageModel:
         around=np.zeros((3, len(AROUND)), np.int64),
         state=layout.record(
             STATE,
+            phase=PIXELS if form.colours else 0,
             padding=form.padding,
             pixel=form.pixel,
             sample=form.sample,
@@ -166,18 +168,18 @@ def build_model(filtered: Filtered, form: Layout, preset: Preset) -> ImageModel:
         match_table=match.fresh_table(preset.matches, data.size),
         match_maps=match.fresh_maps(preset.matches),
         inputs=np.zeros(inputs, np.int32),
-        weights=_first_weights(form, inputs, n, first_direct),
-        rows=np.zeros(SETS, np.int64),
-        logits=np.zeros(SETS, np.int32),
-        final_weights=np.full((PLANES * 8, SETS), mixer.WEIGHT_ONE // SETS, np.int32),
+        weights=_first_weights(form, inputs, n, first_direct, sets),
+        rows=np.zeros(sets, np.int64),
+        logits=np.zeros(sets, np.int32),
+        final_weights=np.full((PLANES * 8, sets), mixer.WEIGHT_ONE // sets, np.int32),
         apm_byte=mixer.fresh_apm(PLANES * 256),
         apm_level=mixer.fresh_apm(LEVELS * 8),
     )
 
 
-def _first_weights(form: Layout, inputs: int, first_relative: int, first_direct: int) -> np.ndarray:
+def _first_weights(form: Layout, inputs: int, first_relative: int, first_direct: int, sets: int) -> np.ndarray:
     """Return int32 [sets of weights, inputs]; inputs below `first_relative` are contexts, then come relative maps."""
-    weights = np.full((sum(ROWS), inputs), WEIGHT, np.int32)
+    weights = np.full((sum(ROWS[:sets]), inputs), WEIGHT, np.int32)
     if form.is_exact:
         weights[:, :first_relative], weights[:, first_relative:first_direct] = CONTEXT_WEIGHT, RELATIVE_WEIGHT
     return weights

@@ -90,3 +90,32 @@ def test_flat_parts_decode_by_the_specification(form, full):
     payload = coder.encode(np.frombuffer(body, np.uint8), form, full)
     assert payload is not None
     assert naive_image.decode(payload, len(body)) == body
+
+
+DECODED = {
+    "rows": Layout(24, 8, 3, prefix=3),
+    "filtered": Layout(24, 8, 3, filtered=1),
+    "from blue to red, padding": Layout(21, 8, 3, padding=1),
+    "alpha": Layout(20, 8, 4, filtered=1),
+    "interlaced": Layout(35, 8, 3, filtered=1, height=33),
+}
+
+
+@pytest.mark.parametrize(("name", "model"), every(2, itertools.product(DECODED, (0, 1, LIGHT_MARK))))
+def test_what_a_jpeg_decoder_made_decodes_by_the_specification(name, model):
+    form = DECODED[name]
+    made = images.decoded(form.width, form.height or 22, form.channels)
+    order = 2 if "blue" in name else 1
+    made = made[:, :, ::-1] if order == 2 else made
+    body = np.ascontiguousarray(made).reshape(len(made), -1)
+    if form.height:
+        passes = (made[top::down, left::step] for left, step, top, down in naive_image.PASSES)
+        data = b"".join(images.filtered(one.reshape(len(one), -1), form.pixel, [4, 1, 2]) for one in passes)
+    elif form.filtered:
+        data = images.filtered(body, form.pixel, [4, 1, 2])
+    else:
+        data = bytes(form.prefix) + np.pad(body, ((0, 0), (0, form.padding))).tobytes()[:-2]
+    payload = coder.encode(np.frombuffer(data, np.uint8), form, model == 1, None, model == LIGHT_MARK)
+    assert payload is not None and payload[0] == model and payload[1] >> 6 == order
+    assert naive_image.decode(payload, len(data)) == data
+    assert coder.decode(payload, len(data)).tobytes() == data
