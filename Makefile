@@ -10,7 +10,7 @@ NEWEST := .venv/newest/bin/python
 LOWEST_TESTS := tests/system tests/commands tests/checkpoint tests/lm tests/codecs/stream tests/factor \
 	tests/integrations tests/kernels tests/kv tests/packing tests/prune tests/quant tests/recipes tests/test_*.py
 
-.PHONY: dist-platforms demo test test-slow test-lowest test-newest test-browser gpu fuzz lint dist docs docs-serve bench bench-quick golden clean
+.PHONY: dist-platforms demo test test-slow test-lowest test-newest test-browser gpu fuzz lint dist docs docs-serve bench golden clean
 
 .venv/stamp: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Error: squeeze needs Python 3.11 or newer; set PYTHON")'
@@ -52,7 +52,12 @@ LOWEST_TESTS := tests/system tests/commands tests/checkpoint tests/lm tests/code
 	touch $@
 
 demo: .venv/stamp
-	$(BIN)/python -m bench demo
+	mkdir -p build
+	$(BIN)/python -c "import pydoc_data.topics as t; print(open(t.__file__).read(8192))" > build/topics.py
+	for level in 1 3 8; do $(BIN)/squeeze compress -$$level -f build/topics.py && \
+		$(BIN)/squeeze decompress -f build/topics.py.sqz -o build/restored.py && cmp build/topics.py build/restored.py || exit 1; done
+	$(BIN)/squeeze explain -3 -f build/topics.py -o build/explain.html
+	$(BIN)/squeeze bench -1 -3 --against xz,zstd,brotli,zpaq build/topics.py
 
 test: .venv/llamacpp .venv/cloud
 	$(PYTEST)
@@ -102,9 +107,6 @@ docs-serve: .venv/docs
 
 bench: .venv/stamp  # or another one of `python -m bench`: make bench NAME=public
 	$(BIN)/python -m bench $(or $(NAME),sizes)
-
-bench-quick: .venv/stamp
-	$(BIN)/python -m bench quick
 
 golden: .venv/stamp  # and the built-in calibration set, which is a compressed file, too
 	$(BIN)/python -m tests.golden.make

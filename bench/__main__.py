@@ -1,8 +1,8 @@
 """Run benchmarks, each by its name.
 
-python -m bench                          list them python -m bench NAME [OPTIONS]           measure, print, and keep the
-rows in bench/results/NAME.json python -m bench docs [--check]           write the tables and plots of the docs from the
-results python -m bench quick                    run a subset in ten minutes, without keeping its results
+python -m bench                 list them
+python -m bench NAME [OPTIONS]  measure, print, and keep the rows in bench/results/NAME.json
+python -m bench docs [--check]  write the tables and plots of the docs from the results
 
 Every NAME has --help, --json (one JSON object per row), --results FOLDER and --no-save.
 """
@@ -14,13 +14,10 @@ import json
 import os
 import shlex
 import sys
-import tempfile
 from pathlib import Path
 
 from bench import docs, records
 from bench.measure import MEASURES, Measure, Row, load
-
-CORPUS = "set SQUEEZE_CORPUS to a folder with text/ and binary/"
 
 
 def main(arguments: list[str]) -> int:
@@ -29,8 +26,6 @@ def main(arguments: list[str]) -> int:
         print("\n".join([str(__doc__), *(f"  {name:<14} {summary}" for name, summary in MEASURES.items())]))
     elif name == "docs":
         return docs.main(rest)
-    elif name == "quick":
-        return quick()
     elif name in MEASURES:
         return run(name, load(name), rest)
     else:
@@ -41,8 +36,8 @@ def main(arguments: list[str]) -> int:
 def run(name: str, measure: Measure, arguments: list[str]) -> int:
     """Measure, print and keep rows. Return 1 if nothing was measured, else 0."""
     options = parser(name, measure).parse_args(arguments)
-    if lacks_corpus(measure) and not getattr(options, "files", None):
-        sys.exit(f"Error: {CORPUS}")
+    if "a corpus" in measure.needs and not os.environ.get("SQUEEZE_CORPUS") and not getattr(options, "files", None):
+        sys.exit("Error: set SQUEEZE_CORPUS to a folder with text/ and binary/")
     if "triton" in measure.needs and importlib.util.find_spec("triton") is None:
         sys.exit("Error: triton is not installed")
     about, count = about_run(name, measure, arguments), 0
@@ -52,10 +47,6 @@ def run(name: str, measure: Measure, arguments: list[str]) -> int:
         if measure.key and measure.keeps(row) and not options.no_save:
             records.save(name, measure, about, row, options.results)
     return 0 if count or not measure.key else 1
-
-
-def lacks_corpus(measure: Measure) -> bool:
-    return "a corpus" in measure.needs and not os.environ.get("SQUEEZE_CORPUS")
 
 
 def parser(name: str, measure: Measure) -> argparse.ArgumentParser:
@@ -68,7 +59,7 @@ def parser(name: str, measure: Measure) -> argparse.ArgumentParser:
 
 def about_run(name: str, measure: Measure, arguments: list[str]) -> records.Record:
     """Return a record without rows. Its command contains only the names of absolute paths."""
-    kept = [word for word in arguments if word not in ("--json", "--no-save", "--rest")]
+    kept = [word for word in arguments if word not in ("--json", "--no-save")]
     words = [Path(word).name if word.startswith("/") else word for word in kept]
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -87,22 +78,6 @@ def format_value(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-
-
-def quick() -> int:
-    """Run every benchmark that has a quick form, and delete its results. Return 1 if one fails, else 0."""
-    failed = 0
-    with tempfile.TemporaryDirectory() as folder:
-        for name, summary in MEASURES.items():
-            measure = load(name)
-            if measure.quick is None:
-                continue
-            print(f"\n{name}: {summary}", flush=True)
-            if lacks_corpus(measure):
-                print(f"Note: skipped; {CORPUS}")
-            else:
-                failed |= run(name, measure, [*shlex.split(measure.quick), "--results", folder])
-    return failed
 
 
 if __name__ == "__main__":

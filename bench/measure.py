@@ -17,7 +17,6 @@ from squeeze.options import MOST_MINUTES
 __all__ = ["MEASURES", "Measure", "Row", "load", "minutes", "option"]
 
 MEASURES = {
-    "demo": "compress, test, restore and compare a text; sizes of the other compressors that are installed",
     "sizes": "bytes of files at each level and with other compressors",
     "speed": "bytes and speed of all levels and rivals on one file, in one run",
     "start": "first and later uses of the wheels in an empty environment, and their installed sizes",
@@ -28,8 +27,6 @@ MEASURES = {
     "programs": "programs at level 3 with all transforms, and with each of them left out",
     "kinds": "files of each kind, compared with other compressors and with one that is made for the kind",
     "public": "widely used compressors as whole processes, on a text, JSON and a program",
-    "lm-speed": "tokens per second of level 8, compared with llama.cpp on the same weights",
-    "cluster": "files compressed by one and two workers of a local Ray cluster, compared with no cluster",
     "store": "fine-tunes of one base in a store, compared with packing them one by one, and with lmz",
     "packed": "a packed model on the CPU: processor time of a token, compared with bf16",
     "lossless": "packed checkpoints compared with lmz, zipnn, zstd and the zero-order bound: bytes and speed",
@@ -43,8 +40,7 @@ MEASURES = {
     "factorize": "gap and bytes of each method of factorising, compared with GPTQ",
     "kv": "perplexity, KL, bits, bytes and time of each KV cache policy",
     "zoo": "every operation with a tiny model of each decoder architecture of transformers",
-    "classes": "quantize, prune and factorize with a tiny model of each class of transformers that is no decoder",
-    "gpu": "every kernel on a GPU, a packed model and level 8, compared with torch",
+    "gpu": "every kernel on a GPU, compared with torch",
 }
 
 
@@ -60,7 +56,6 @@ class Measure:
         needs: required inputs and packages, such as "a corpus"
         rivals: programs and packages whose versions are recorded
         time: approximate minutes on two cores, 0 if it depends on the input
-        quick: arguments for `python -m bench quick`, None to leave it out
         tables: tables of the docs, by name
         plots: plots of the docs, by name
     """
@@ -72,7 +67,6 @@ class Measure:
     needs: tuple[str, ...] = ()
     rivals: tuple[str, ...] = ()
     time: float = 0
-    quick: str | None = None
     tables: Mapping[str, Table] = field(default_factory=dict)
     plots: Mapping[str, Plot] = field(default_factory=dict)
 

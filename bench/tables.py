@@ -1,6 +1,6 @@
 """Tables of the docs, made from the rows of results."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Protocol
@@ -24,7 +24,8 @@ class Column:
     form: str = ""
 
     def cell(self, row: Row) -> str:
-        return cell(self.value, row, self.form)
+        found = row.get(self.value) if isinstance(self.value, str) else self.value(row)
+        return "" if found is None else format(found, self.form)
 
 
 class Table(Protocol):
@@ -35,7 +36,6 @@ class Table(Protocol):
         """Return its lines in Markdown."""
 
 
-@dataclass(frozen=True)
 class Listing:
     """A table with a line per row, in the order of the results. Columns that no row fills are omitted.
 
@@ -43,13 +43,17 @@ class Listing:
         columns: its columns
         where: function that says which rows are shown
         order: sort key, None for the order of the results
-        prepare: function that adds fields that depend on other rows
+        prepare: function that returns the lines' rows from those of the results
     """
 
-    columns: tuple[Column, ...]
-    where: Callable[[Row], bool] = lambda row: True
-    order: Callable[[Row], Any] | None = None
-    prepare: Callable[[Sequence[Row]], Sequence[Row]] = lambda rows: rows
+    def __init__(
+        self,
+        *columns: Column,
+        where: Callable[[Row], bool] = lambda row: True,
+        order: Callable[[Row], Any] | None = None,
+        prepare: Callable[[Sequence[Row]], Sequence[Row]] = lambda rows: rows,
+    ):
+        self.columns, self.where, self.order, self.prepare = columns, where, order, prepare
 
     def chosen(self, rows: Sequence[Row]) -> list[Row]:
         return [row for row in rows if self.where(row)]
@@ -61,66 +65,25 @@ class Listing:
         return markdown([column.title for column in columns], [[one.cell(row) for one in columns] for row in ordered])
 
 
-@dataclass(frozen=True)
-class Pivot:
-    """A table with a line for all rows of the same `lead`, and a column for each value of the field `across`.
+def pivot(rows: Iterable[Row], lead: str, across: str, value: Callable[[Row], object]) -> list[Row]:
+    """Return a row for each value of the field `lead`, with a field for each value of the field `across`.
 
     Args:
-        lead: columns that identify a line
-        across: field whose values are columns
-        titles: column titles by value of `across`, in order; rows of other values are not shown
-        value: field or function of a row for the cell
-        form: format specification of the cell
-        order: sort key of the rows
-        total: title of a last line with the sums of complete columns, empty for none
+        rows: rows with both fields
+        lead: field that identifies a new row
+        across: field whose values are the names of new fields
+        value: function from a row to the value of its new field
     """
-
-    lead: tuple[Column, ...]
-    across: Value
-    titles: Mapping[Any, str]
-    value: Value
-    form: str = ""
-    order: Callable[[Row], Any] | None = None
-    total: str = ""
-
-    def chosen(self, rows: Sequence[Row]) -> list[Row]:
-        return [row for row in rows if self._column(row)]
-
-    def lines(self, rows: Sequence[Row]) -> list[str]:
-        present = {self._column(row) for row in rows}
-        titles = [title for title in self.titles.values() if title in present]
-        grid: dict[tuple[str, ...], dict[str, Row]] = {}
-        for row in sorted(rows, key=self.order) if self.order else rows:
-            lead = tuple(column.cell(row) for column in self.lead)
-            grid.setdefault(lead, {})[self._column(row)] = row
-        cells = [
-            [*lead, *(cell(self.value, found[title], self.form) if title in found else "" for title in titles)]
-            for lead, found in grid.items()
-        ]
-        if self.total:
-            cells.append(self._sums(rows, titles))
-        return markdown([*(column.title for column in self.lead), *titles], cells)
-
-    def _column(self, row: Row) -> str:
-        """Return the title of a row's column, empty if it has none."""
-        return self.titles.get(value(self.across, row), "")
-
-    def _sums(self, rows: Sequence[Row], titles: Sequence[str]) -> list[str]:
-        columns = [[row for row in rows if self._column(row) == title] for title in titles]
-        most = max(map(len, columns))
-        whole = next(column for column in columns if len(column) == most)
-        leads = [sum(value(column.value, row) for row in whole) for column in self.lead[1:]]
-        sums = [sum(value(self.value, row) for row in column) if len(column) == most else None for column in columns]
-        return [self.total, *("" if one is None else f"{one:,}" for one in [*leads, *sums])]
+    found = dict[object, Row]()
+    for row in rows:
+        found.setdefault(row[lead], {lead: row[lead]})[row[across]] = value(row)
+    return list(found.values())
 
 
-def value(source: Value, row: Row) -> Any:
-    return row.get(source) if isinstance(source, str) else source(row)
-
-
-def cell(source: Value, row: Row, form: str) -> str:
-    found = value(source, row)
-    return "" if found is None else format(found, form)
+def sums(rows: Sequence[Row]) -> Row:
+    """Return the sums of the fields that are whole numbers in every row."""
+    common = [name for name in rows[0] if all(isinstance(row.get(name), int) for row in rows)]
+    return {name: sum(row[name] for row in rows) for name in common}
 
 
 def markdown(head: Sequence[str], cells: Iterable[Sequence[str]]) -> list[str]:

@@ -17,9 +17,9 @@ from types import ModuleType
 
 import numpy as np
 
-from bench.measure import Measure, Row, option
+from bench.measure import Measure, Row
 from bench.shared.texts import find_file
-from bench.tables import Column, Listing, Pivot
+from bench.tables import Column, Listing, percent
 from squeeze.codecs.parse import tree
 from squeeze.codecs.parse.deflate.stream import Closings, open_stream
 from squeeze.codecs.parse.finding import parse
@@ -27,30 +27,31 @@ from squeeze.codecs.parse.room import Room
 
 _FILES = ("lcet10.txt", "bash.elf")
 _DOCUMENTS = (".docx", ".xlsx", ".pptx", ".odt", ".ods", ".epub", ".whl", ".pdf", ".tgz", ".png")
-_OWN = "its own"
 _MOST = 1 << 26  # bytes of content
-Encoder = Callable[[bytes], bytes]
+Encoder = Callable[[bytes, int], bytes]  # content, level -> stream
 
 
-def rows(options: argparse.Namespace) -> Iterator[Row]:
-    for name, encode in encoders().items():
-        for path in map(find_file, options.files):
-            content = path.read_bytes()
-            yield {"file": path.name, "encoder": name, **closing(encode(content))}
-    folder = Path(os.environ.get("SQUEEZE_CORPUS", ""), "real")
-    documents = sorted(path for path in folder.glob("*") if path.suffix in _DOCUMENTS) if options.documents else []
-    for path in documents:
-        yield {"file": path.name, "encoder": _OWN, **all_closings(path.read_bytes())}
+def rows(_: argparse.Namespace) -> Iterator[Row]:
+    contents = [find_file(Path(name)).read_bytes() for name in _FILES]
+    for name, (levels, encode) in encoders().items():
+        found = [closing(encode(content, level)) for level in levels for content in contents]
+        known = [(size, made) for size, made in found if made is not None]
+        row: Row = {"streams": len(found), "closed": len(found) - len(known)}
+        row |= {"bytes": sum(size for size, _ in known), "closing": sum(made for _, made in known)}
+        yield {"encoder": name, "levels": len(levels)} | row | {"worst": max(made / size for size, made in known)}
+    for path in sorted(Path(os.environ["SQUEEZE_CORPUS"], "real").iterdir()):
+        if path.suffix in _DOCUMENTS:
+            yield {"file": path.name, **all_closings(path.read_bytes())}
 
 
-def closing(stream: bytes) -> Row:
+def closing(stream: bytes) -> tuple[int, int | None]:
     """Return the bytes of a stream, and of what closes it; the latter is None if it stays closed."""
     opened = open_stream(np.frombuffer(stream, np.uint8), Room(_MOST))
     if opened is None:
-        return {"streams": 1, "bytes": len(stream), "closing": None}
+        return len(stream), None
     made = Closings().encode(opened)
     assert Closings().close(opened.content, made).tobytes() == stream
-    return {"streams": 1, "bytes": len(stream), "closing": len(made)}
+    return len(stream), len(made)
 
 
 def all_closings(data: bytes) -> Row:
@@ -64,94 +65,62 @@ def all_closings(data: bytes) -> Row:
     return {"streams": len(sizes), "bytes": sum(sizes), "closing": made if sizes else None}
 
 
-def encoders() -> dict[str, Encoder]:
-    """Return the installed encoders by name."""
-    found = {f"zlib, level {level}": _zlib(level) for level in range(1, 10)}
-    if program := shutil.which("7z"):
-        found |= {f"7-Zip, level {level}": _seven_zip(program, level) for level in (1, 3, 5, 9)}
-    else:
-        print("Note: 7z is not installed; skipped", file=sys.stderr)
-    for name, (module, levels, encode) in _PACKAGES.items():
+def encoders() -> dict[str, tuple[tuple[int, ...], Encoder]]:
+    """Return levels and function of the installed encoders, by name."""
+    found: dict[str, tuple[tuple[int, ...], Encoder]] = {"zlib": (tuple(range(1, 10)), _like_zlib(zlib))}
+    if shutil.which("7z"):
+        found["7-Zip"] = (1, 3, 5, 9), _seven_zip
+    for name, (module, levels, encoder) in _PACKAGES.items():
         try:
-            package = importlib.import_module(module)
+            found[name] = levels, encoder(importlib.import_module(module))
         except ImportError:
             print(f"Note: the Python package of {name} is not installed; skipped", file=sys.stderr)
-            continue
-        found |= {f"{name}, level {level}" if len(levels) > 1 else name: encode(package, level) for level in levels}
     return found
 
 
-def _zlib(level: int) -> Encoder:
-    return lambda data: zlib.compress(data, level, -15)
+def _seven_zip(data: bytes, level: int) -> bytes:
+    with tempfile.TemporaryDirectory() as name:
+        Path(name, "raw").write_bytes(data)
+        command = ["7z", "a", "-tgzip", f"-mx={level}", "coded.gz", "raw"]
+        subprocess.run(command, cwd=name, check=True, capture_output=True)
+        coded = Path(name, "coded.gz").read_bytes()
+    start = 10 if not coded[3] & 8 else coded.index(b"\0", 10) + 1
+    return coded[start:-8]
 
 
-def _seven_zip(program: str, level: int) -> Encoder:
-    def encode(data: bytes) -> bytes:
-        with tempfile.TemporaryDirectory() as name:
-            Path(name, "raw").write_bytes(data)
-            command = [program, "a", "-tgzip", f"-mx={level}", "coded.gz", "raw"]
-            subprocess.run(command, cwd=name, check=True, capture_output=True)
-            coded = Path(name, "coded.gz").read_bytes()
-        start = 10 if not coded[3] & 8 else coded.index(b"\0", 10) + 1
-        return coded[start:-8]
-
-    return encode
-
-
-def _libdeflate(package: ModuleType, level: int) -> Encoder:
-    return lambda data: bytes(package.deflate_compress(data, level))
-
-
-def _like_zlib(package: ModuleType, level: int) -> Encoder:
-    def encode(data: bytes) -> bytes:
+def _like_zlib(package: ModuleType) -> Encoder:
+    def encode(data: bytes, level: int) -> bytes:
         coder = package.compressobj(level, zlib.DEFLATED, -15)
         return bytes(coder.compress(data) + coder.flush())
 
     return encode
 
 
-def _zopfli(package: ModuleType, _level: int) -> Encoder:
-    return lambda data: bytes(package.compress(data)[2:-4])
-
-
-_PACKAGES: dict[str, tuple[str, tuple[int, ...], Callable[[ModuleType, int], Encoder]]] = {
-    "libdeflate": ("deflate", (1, 2, 4, 6, 9, 10, 12), _libdeflate),
+_PACKAGES: dict[str, tuple[str, tuple[int, ...], Callable[[ModuleType], Encoder]]] = {
+    "libdeflate": ("deflate", (1, 2, 4, 6, 9, 10, 12), lambda package: package.deflate_compress),
     "zlib-ng": ("zlib_ng.zlib_ng", tuple(range(1, 10)), _like_zlib),
     "ISA-L": ("isal.isal_zlib", (1, 2, 3), _like_zlib),
-    "zopfli": ("zopfli.zlib", (0,), _zopfli),
+    "zopfli": ("zopfli.zlib", (0,), lambda package: lambda data, _: package.compress(data)[2:-4]),
 }
-
-
-def _share(row: Row) -> str:
-    return "stays closed" if row["closing"] is None else f"{100 * row['closing'] / row['bytes']:.2f} %"
-
-
-def _closing(row: Row) -> str:
-    return "stays closed" if row["closing"] is None else f"{row['closing']:,} ({_share(row)})"
-
+_SUMS = (
+    Column("streams", "streams", ","),
+    Column("bytes", "bytes", ","),
+    Column("closing bytes", "closing", ","),
+    Column("share", lambda row: row["closing"] / row["bytes"] if row["closing"] is not None else None, ".2%"),
+)
 
 MEASURE = Measure(
     rows,
-    key=("file", "encoder"),
+    key=("encoder", "file"),
     needs=("a corpus",),
     rivals=("7z",),
     time=5,
-    options=(
-        option("files", nargs="*", type=Path, default=list(map(Path, _FILES)), help=f"files, default: {_FILES}"),
-        option("--documents", action=argparse.BooleanOptionalAction, default=True, help="documents of the corpus"),
-    ),
-    quick="--no-documents",
     tables={
-        "deflate": Pivot((Column("encoder", "encoder"),), "file", {name: name for name in _FILES}, _closing),
-        "deflate-documents": Listing(
-            (
-                Column("file", "file"),
-                Column("streams", "streams", ","),
-                Column("bytes", "bytes", ","),
-                Column("closing bytes", "closing", ","),
-                Column("share", _share),
-            ),
-            where=lambda row: row["encoder"] == _OWN,
+        "deflate": Listing(
+            *(Column("encoder", "encoder"), Column("levels", "levels"), *_SUMS),
+            *(Column("largest share of a stream", percent("worst")), Column("streams that stay closed", "closed")),
+            where=lambda row: "encoder" in row,
         ),
+        "deflate-documents": Listing(Column("file", "file"), *_SUMS, where=lambda row: "file" in row),
     },
 )

@@ -78,14 +78,12 @@ def compared(found: Sequence[Row]) -> list[Row]:
 
 
 TABLE = Listing(
-    (
-        Column("method", "name"),
-        Column("perplexity", "perplexity", ".3f"),
-        Column("gap", "gap", ".4f"),
-        Column("of the gap by norm", "of base", ".2f"),
-        Column("KL", "kl", ".4f"),
-        Column("error of a layer", "error", ".3f"),
-    ),
+    Column("method", "name"),
+    Column("perplexity", "perplexity", ".3f"),
+    Column("gap", "gap", ".4f"),
+    Column("of the gap by norm", "of base", ".2f"),
+    Column("KL", "kl", ".4f"),
+    Column("error of a layer", "error", ".3f"),
     prepare=compared,
 )
 MEASURE = Measure(

@@ -9,15 +9,15 @@ from the row that it names.
 import argparse
 import json
 import shutil
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import squeeze
-from bench.measure import Measure, Row, minutes, option
-from bench.shared.small_models import Bench, bytes_of, options as shared_options
+from bench.measure import Row, minutes, option
+from bench.shared import small_models
+from bench.shared.small_models import Bench, bytes_of
 from bench.tables import Column, Listing
 from squeeze.engine.report import NAME, Report
 from squeeze.factor.lowrank import WhitenedSVD
@@ -48,22 +48,15 @@ def recipes() -> dict[str, dict[str, Any]]:
 
 
 def write_folder(bench: Bench, name: str, out: Path) -> Row:
-    """Write the folder of a row, and return its bytes, fallbacks and families.
-
-    Args:
-        bench: model, texts and arguments
-        name: name of the row
-        out: new folder
-    """
+    """Write the folder of a row, and return its bytes, fallbacks and families."""
     options = recipes()[name]
     if "heal" in options:
         return heal_copy(bench, bench.work / f"out-{options['heal']}", out)
-    shared = {"calibration": bench.calibration, "samples": bench.args.samples, "overwrite": True}
     packed = options.pop("pack", False)
     if "quantize" in options:
-        report = squeeze.quantize(bench.original, options.pop("quantize"), out=out, **shared, **options)
+        report = squeeze.quantize(bench.original, options.pop("quantize"), **bench.given(out), **options)
     else:
-        report = squeeze.factorize(bench.original, out=out, **shared, **options)
+        report = squeeze.factorize(bench.original, **bench.given(out), **options)
     plan = json.loads((out / "config.json").read_text()).get("quantization_config", {}).get("plan") or {}
     known: Row = {"bytes": bytes_of(report.layers), "fallbacks": report.fallbacks}
     known["families"] = Counter(row["family"] for row in plan.values())
@@ -85,33 +78,21 @@ def heal_copy(bench: Bench, source: Path, out: Path) -> Row:
 
 
 def measure(bench: Bench, name: str) -> Row:
-    out, started = bench.work / f"out-{name}", time.perf_counter()
-    known = write_folder(bench, name, out)
-    seconds = time.perf_counter() - started
-    found = bench.quality(out)
-    if not any(row.get("heal") == name for row in recipes().values()):
-        shutil.rmtree(out)
-    return {**known, **found, "seconds": seconds}
+    is_healed = any(row.get("heal") == name for row in recipes().values())
+    return bench.made(name, lambda out: write_folder(bench, name, out), is_kept=is_healed)
 
 
-MEASURE = Measure(
+MEASURE = small_models.measure(
     rows,
-    key=("name", "samples", "windows"),
-    needs=("a corpus", "the bundled model"),
-    time=25,
-    options=(
-        *shared_options(samples=8),
-        option("--heal", type=minutes, default=5, metavar="MINUTES", help="minutes of training, default: 5"),
-    ),
-    tables={
+    {
         "factorize": Listing(
-            (
-                Column("row", "name"),
-                Column("bytes of the blocks", "bytes", ","),
-                Column("tensors, packed", "packed", ","),
-                Column("gap", "gap", ".3f"),
-            ),
+            Column("row", "name"),
+            Column("bytes of the blocks", "bytes", ","),
+            Column("tensors, packed", "packed", ","),
+            Column("gap", "gap", ".3f"),
             order=lambda row: (-(row["bytes"] // 10_000_000), -row["gap"]),
         )
     },
+    8,
+    option("--heal", type=minutes, default=5, metavar="MINUTES", help="minutes of training, default: 5"),
 )

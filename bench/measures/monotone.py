@@ -30,30 +30,20 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     """Yield a row for each pair of consecutive levels, and one for each file that grows."""
     levels = sorted(int(level) for level in options.levels.split(","))
     paths = [find_file(path) for path in options.files]
-    paths = paths or choose_files(options.folder, options.skip + options.count, least=options.least)[options.skip :]
+    paths = paths or choose_files(options.folder, options.skip + options.count)[options.skip :]
     longest = sorted(paths, key=lambda path: path.stat().st_size, reverse=True)[: options.encoded]
     named = f"{len(paths)} after the first {options.skip}" if options.skip else f"all {len(paths)}"
     yield from _compare(((str(path), first(path, options.first)) for path in paths), levels, named)
     encoded = [(path, name) for path in longest for name in _ENCODINGS]
     if encoded:
-        texts = ((f"{path} in {name}", in_encoding(path, name, options.first)) for path, name in encoded)
+        named_texts = ((f"{path} in {name}", _ENCODINGS[name](first(path, options.first))) for path, name in encoded)
+        texts = ((name, text[: options.first]) for name, text in named_texts)
         yield from _compare(texts, levels, f"{named}, {len(encoded)} encoded")
 
 
 def first(path: Path, count: int) -> bytes:
     with path.open("rb") as file:
         return file.read(count)
-
-
-def in_encoding(path: Path, name: str, count: int) -> bytes:
-    """Return the first `count` bytes of a file in an encoding.
-
-    Args:
-        path: file
-        name: name of the encoding
-        count: number of bytes
-    """
-    return _ENCODINGS[name](first(path, count))[:count]
 
 
 def _compare(inputs: Iterable[tuple[str, bytes]], levels: list[int], named: str) -> Iterator[Row]:
@@ -82,19 +72,18 @@ def size(data: bytes, level: int) -> int:
     return len(coded)
 
 
-def choose_files(folder: Path, count: int, most: int | None = None, least: int = _LEAST) -> list[Path]:
+def choose_files(folder: Path, count: int, most: float = math.inf) -> list[Path]:
     """Choose files below a folder, always the same ones and the same number of each suffix.
 
     Args:
         folder: folder to search
         count: number of files
-        most: largest size in bytes, None for no limit
-        least: smallest size in bytes
+        most: largest size in bytes
     """
     kinds: dict[str, list[Path]] = {}
     for place, _, names in os.walk(folder):
         for path in (Path(place, name) for name in names):
-            if path.is_file() and not path.is_symlink() and least <= path.stat().st_size <= (most or math.inf):
+            if path.is_file() and not path.is_symlink() and _LEAST <= path.stat().st_size <= most:
                 kinds.setdefault(path.suffix[:8], []).append(path)
     chance, found = random.Random(1), []
     order = sorted(kinds)
@@ -131,24 +120,18 @@ MEASURE = Measure(
         option("--folder", type=Path, default=Path("/usr"), help="folder to choose files from, default: /usr"),
         option("--count", type=int, default=200, help="number of files to choose, default: 200"),
         option("--skip", type=int, default=0, help="number of files to skip, which another run checks, default: 0"),
-        option("--least", type=int, default=_LEAST, help=f"size from which files are chosen, default: {_LEAST}"),
         option("--first", type=int, default=100_000, help="bytes of each file to measure, default: 100000"),
         option("--levels", default="1,2,3,4,5,6", help="levels, separated by commas, default: 1,2,3,4,5,6"),
         option("--encoded", type=int, default=4, help="number of the longest files to encode, default: 4"),
     ),
-    quick="--count 4 --first 2000 --levels 1,2,3,4 --encoded 1",
     tables={
         "monotone": Listing(
-            (
-                Column("level", lambda row: f"-{row['higher']}"),
-                Column("compared with", lambda row: f"-{row['lower']}"),
-                Column("files", "files"),
-                Column(
-                    "bytes of a file", lambda row: f"{row['least']:,} to {row['most']:,}" if "least" in row else None
-                ),
-                Column("larger", "larger"),
-                Column("largest share of the lower level's bytes", "worst", ".3f"),
-            ),
+            Column("level", lambda row: f"-{row['higher']}"),
+            Column("compared with", lambda row: f"-{row['lower']}"),
+            Column("files", "files"),
+            Column("bytes of a file", lambda row: f"{row['least']:,} to {row['most']:,}" if "least" in row else None),
+            Column("larger", "larger"),
+            Column("largest share of the lower level's bytes", "worst", ".3f"),
             where=lambda row: "monotone" in row,
             prepare=by_pair,
             order=lambda row: row["higher"],

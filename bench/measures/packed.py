@@ -84,12 +84,10 @@ MEASURE = Measure(
     ),
     tables={
         "packed": Listing(
-            (
-                Column("weights", "weights"),
-                Column("bytes", "bytes", ","),
-                Column("processor time of a token, ms", "ms a token", ".1f"),
-                Column("speed, of bf16", "of bf16", ".2f"),
-            )
+            Column("weights", "weights"),
+            Column("bytes", "bytes", ","),
+            Column("processor time of a token, ms", "ms a token", ".1f"),
+            Column("speed, of bf16", "of bf16", ".2f"),
         )
     },
 )

@@ -9,7 +9,7 @@ import numpy as np
 import squeeze
 from bench.measure import Measure, Row, option
 from bench.shared.texts import find_file
-from bench.tables import Column, Pivot
+from bench.tables import Column, Listing
 from squeeze.codecs.parse.finding import node_of
 from squeeze.codecs.parse.program import plan
 from squeeze.codecs.parse.program.wrapper import Program
@@ -20,12 +20,10 @@ from squeeze.codecs.stream.encoding import encode_block
 from squeeze.codecs.stream.resources import LanguageOptions
 from squeeze.codecs.stream.settings import resolve_settings
 
-_FILES = ("bash.elf",)
-_FOLDER = Path("/usr/lib/x86_64-linux-gnu")
-_CLOSED, _ALL = "closed", "all transforms"
+_FILE, _LEVEL = "bash.elf", 3
 _CODE = (plan.X86, plan.X86_64, plan.ARM64, plan.RISCV)
-_TRANSFORMS = {
-    _ALL: (),
+_WITHOUT = {
+    "all transforms": (),
     "without absolute operands": _CODE,
     "without differences in frames": (plan.FRAMES,),
     "without deriving `.eh_frame_hdr`": (plan.FRAME_INDEX,),
@@ -37,23 +35,20 @@ _TRANSFORMS = {
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     """Yield the bytes of each file for each choice of transforms; every result is decoded and compared."""
-    for name in options.files:
-        path = name if name.exists() else _FOLDER / name
-        path = path if path.exists() else find_file(name)
+    for path in map(find_file, options.files):
         data = path.read_bytes()
-        coded = squeeze.compress(data, options.level, parse=False)
-        yield {"file": path.name, "level": options.level, "transforms": _CLOSED, "bytes": len(coded)}
-        for transforms, without in _TRANSFORMS.items():
-            size = opened_size(data, options.level, without)
-            yield {"file": path.name, "level": options.level, "transforms": transforms, "bytes": size}
+        about = {"file": path.name, "level": _LEVEL}
+        yield about | {"transforms": "closed", "bytes": len(squeeze.compress(data, _LEVEL, parse=False))}
+        for transforms, without in _WITHOUT.items():
+            yield about | {"transforms": transforms, "bytes": opened_size(data, without)}
 
 
-def opened_size(data: bytes, level: int, without: tuple[int, ...]) -> int:
+def opened_size(data: bytes, without: tuple[int, ...]) -> int:
     """Return the bytes of the block of a program whose parts of some kinds stay as they are."""
     found = Program(without).open(data, 0, Room(2 * len(data)))
     if found is None:
         raise SystemExit("Error: a file is not a program")
-    settings, _ = resolve_settings(level, 1, None, None, LanguageOptions())
+    settings, _ = resolve_settings(_LEVEL, 1, None, None, LanguageOptions())
     child = Child(0, Program.kind, Node(found.content, (), None, found.regions), found)
     raw = np.frombuffer(data, np.uint8)
     coded = encode_block(raw, node_of(raw, [child]), settings, verify=False)
@@ -64,20 +59,14 @@ def opened_size(data: bytes, level: int, without: tuple[int, ...]) -> int:
 
 MEASURE = Measure(
     rows,
-    key=("file", "level", "transforms"),
+    key=("file", "transforms"),
     needs=("a corpus",),
     time=3,
-    options=(
-        option("files", nargs="*", type=Path, default=list(map(Path, _FILES)), help=f"files, default: {_FILES}"),
-        option("--level", type=int, default=3, help="level, default: 3"),
-    ),
+    options=(option("files", nargs="*", type=Path, default=[Path(_FILE)], help=f"files, default: {_FILE}"),),
     tables={
-        "programs": Pivot(
-            (Column("transforms", "transforms"),),
-            lambda row: row["file"] if row["level"] == 3 else "",
-            {"bash.elf": "bash.elf"},
-            "bytes",
-            ",",
-        ),
+        "programs": Listing(
+            *(Column("transforms", "transforms"), Column(_FILE, "bytes", ",")),
+            where=lambda row: row["file"] == _FILE,
+        )
     },
 )

@@ -9,13 +9,14 @@ The recovered row is the permuted one after some minutes of training.
 import argparse
 import re
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import squeeze
-from bench.measure import Measure, Row, minutes, option
-from bench.shared.small_models import OPTIONS, Bench, compared_with_base
+from bench.measure import Row, minutes, option
+from bench.shared import small_models
+from bench.shared.small_models import Bench, compared_with_base
 from bench.tables import Column, Listing, percent
 from squeeze.engine.report import Report
 from squeeze.prune.scores import Magnitude, Wanda
@@ -51,56 +52,47 @@ def methods() -> dict[str, tuple]:
     }
 
 
-def compress(bench: Bench, name: str, out: Path) -> Report:
+def compress(bench: Bench, name: str, shared: dict[str, Any]) -> Report:
     method, options = methods()[name]
-    shared = {"out": out, "calibration": bench.calibration, "samples": bench.args.samples, "overwrite": True}
     if isinstance(method, GPTQ):
         return squeeze.quantize(bench.original, method, format="squeeze", **shared, **options)
     report = prune(bench.original, method, **shared, **options)
     if name == "sparsegpt-recovered":
         more = {"calibration": bench.calibration, "samples": bench.args.recovery_samples}
-        report = recovered(bench.original, out, minutes=bench.args.recover, **more)
+        report = recovered(bench.original, shared["out"], minutes=bench.args.recover, **more)
     return report
 
 
 def measure(bench: Bench, name: str) -> Row:
-    out, started = bench.work / f"out-{name}", time.perf_counter()
-    report = compress(bench, name, out)
-    seconds = round(time.perf_counter() - started)
-    coded = squeeze.pack(out, bench.work / "packed", threads=bench.args.threads, overwrite=True).coded
-    found = bench.quality(out)
-    shutil.rmtree(out)
-    shutil.rmtree(bench.work / "packed")
-    known = {"bits": report.bits_per_weight, "sparsity": report.sparsity, "bytes": coded, **found}
-    return {**known, "seconds": seconds, "notes": report.fallbacks}
+    def make(out: Path) -> Row:
+        report = compress(bench, name, bench.given(out))
+        coded = squeeze.pack(out, bench.work / "packed", threads=bench.args.threads, overwrite=True).coded
+        shutil.rmtree(bench.work / "packed")
+        known = {"bits": report.bits_per_weight, "sparsity": report.sparsity, "bytes": coded}
+        return {**known, "notes": report.fallbacks}
+
+    return bench.made(name, make)
 
 
 def compared_with_textbook(rows: Sequence[Row]) -> list[Row]:
     return compared_with_base([{"base": BASE if _SAME_FORM.fullmatch(row["name"]) else None, **row} for row in rows])
 
 
-MEASURE = Measure(
+MEASURE = small_models.measure(
     rows,
-    key=("name", "samples", "windows"),
-    needs=("a corpus", "the bundled model"),
-    time=25,
-    options=(
-        *OPTIONS,
-        option("--recover", type=minutes, default=8, metavar="MINUTES", help="minutes of retraining, default: 8"),
-        option("--recovery-samples", type=int, default=400, help="sequences to retrain on, default: 400"),
-    ),
-    tables={
+    {
         "prune": Listing(
-            (
-                Column("row", "name"),
-                Column("packed, MB", lambda row: row["bytes"] / 1e6, ".1f"),
-                Column("bits a weight, stored", "bits", ".3f"),
-                Column("zeros", percent("sparsity", 0)),
-                Column("gap", "gap", ".3f"),
-                Column("share of textbook SparseGPT's", percent("of base", 0)),
-            ),
+            Column("row", "name"),
+            Column("packed, MB", lambda row: row["bytes"] / 1e6, ".1f"),
+            Column("bits a weight, stored", "bits", ".3f"),
+            Column("zeros", percent("sparsity", 0)),
+            Column("gap", "gap", ".3f"),
+            Column("share of textbook SparseGPT's", percent("of base", 0)),
             order=lambda row: -row["bytes"],
             prepare=compared_with_textbook,
         )
     },
+    24,
+    option("--recover", type=minutes, default=8, metavar="MINUTES", help="minutes of retraining, default: 8"),
+    option("--recovery-samples", type=int, default=400, help="sequences to retrain on, default: 400"),
 )

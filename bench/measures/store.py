@@ -103,17 +103,14 @@ MEASURE = Measure(
         option("--models", type=int, default=10, help="fine-tunes of the base; default: 10"),
         option("--steps", type=int, default=20, help="steps of training of each; default: 20"),
     ),
-    quick="--models 2 --steps 1",
     tables={
         "store": Listing(
-            (
-                Column("fine-tunes", "fine-tunes"),
-                Column("bytes", "raw", ","),
-                Column("packed one by one", "packed", ","),
-                Column("lmz store", lambda row: row.get("lmz"), ","),
-                Column("store with the base", "store", ","),
-                Column("of packed", "of packed", ".3f"),
-            )
+            Column("fine-tunes", "fine-tunes"),
+            Column("bytes", "raw", ","),
+            Column("packed one by one", "packed", ","),
+            Column("lmz store", lambda row: row.get("lmz"), ","),
+            Column("store with the base", "store", ","),
+            Column("of packed", "of packed", ".3f"),
         )
     },
 )

@@ -35,13 +35,8 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     warnings.simplefilter("ignore")
     quiet()
     faults = 0
-    done = {row["architecture"] for row in records.current("zoo", options.results)} if options.rest else ()
-    for name in options.architectures or zoo.architectures():
-        if name in done:
-            continue
-        if name in zoo.UNMADE:
-            yield {"architecture": name, "unmade": zoo.UNMADE[name]}
-            continue
+    done = {row["architecture"] for row in records.current("zoo", options.results)}
+    for name in options.architectures or sorted({*zoo.architectures()} - {*zoo.UNMADE} - done):
         with tempfile.TemporaryDirectory(dir=options.work) as work:
             row = {"architecture": name, **dict(outcomes(name, Path(work)))}
         faults += sum(str(cell).startswith("fault") for cell in row.values())
@@ -72,7 +67,7 @@ def _reason(cell: str) -> str:
 def _reasons(rows: Iterable[Row]) -> dict[str, int]:
     """Return the number of each reason, in the order of the table."""
     ordered = sorted(rows, key=_name)
-    found = (_reason(row[cell]) for row in ordered if _is_tried(row) for cell in CELLS)
+    found = (_reason(row[cell]) for row in ordered for cell in CELLS)
     return {reason: number for number, reason in enumerate(dict.fromkeys(filter(None, found)), 1)}
 
 
@@ -91,15 +86,11 @@ def _name(row: Row) -> str:
     return str(row["architecture"])
 
 
-def _is_tried(row: Row) -> bool:
-    return "unmade" not in row
-
-
 class Reasons:
     """A table with a line for each reason of a refusal, by its number in the table of architectures."""
 
     def chosen(self, rows: Sequence[Row]) -> list[Row]:
-        return [row for row in rows if _is_tried(row)]
+        return list(rows)
 
     def lines(self, rows: Sequence[Row]) -> list[str]:
         return markdown(["", "why not"], [[str(number), reason] for reason, number in _reasons(rows).items()])
@@ -110,22 +101,15 @@ MEASURE = Measure(
     key=("architecture",),
     time=45,
     options=(
-        option("architectures", nargs="*", metavar="ARCHITECTURE", help="architectures to test, default: all"),
+        option("architectures", nargs="*", help="architectures to test, default: all without a row of this commit"),
         option("--work", type=Path, help="folder for models, default: a temporary one"),
-        option("--rest", action="store_true", help="skip architectures with a row of this commit"),
     ),
     tables={
         "architectures": Listing(
-            tuple(Column(name, name) for name in ("architecture", *CELLS)),
-            where=_is_tried,
+            *(Column(name, name) for name in ("architecture", *CELLS)),
             order=_name,
             prepare=_marked,
         ),
         "architectures-refused": Reasons(),
-        "architectures-untried": Listing(
-            (Column("architecture", "architecture"), Column("why it is not tried", "unmade")),
-            where=lambda row: not _is_tried(row),
-            order=_name,
-        ),
     },
 )

@@ -3,12 +3,12 @@
 It takes about four minutes of one core. The texts are those of Python's standard library.
 """
 
-import math
 import sysconfig
 from pathlib import Path
 
 import torch
 
+from bench.shared.descent import descend
 from squeeze.checkpoint.pretrained import load_tokenizer
 from squeeze.engine.network import find_blocks, is_linear
 from squeeze.integrations.load_model import load_model
@@ -52,21 +52,16 @@ def tuned(original: Path, folder: Path, steps: int = STEPS, seed: int = 0) -> Pa
     inside = tuple(f"{name}." for name in find_blocks(model))
     matrices = [module for name, module in model.named_modules() if is_linear(module) and name.startswith(inside)]
     weights = [matrix.weight.requires_grad_(True) for matrix in matrices]
-    optimizer = torch.optim.AdamW(weights, lr=_RATE, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
     generator, device = torch.Generator().manual_seed(seed), torch.device("cpu")
-    for step in range(steps):
-        for group in optimizer.param_groups:
-            group["lr"] = _RATE * min(1, (step + 1) / _WARM) * 0.5 * (1 + math.cos(math.pi * step / steps))
+
+    def loss(step: int) -> torch.Tensor:
         firsts = torch.randint(len(ids) - LENGTH, (BATCH,), generator=generator)
         batch = torch.stack([ids[first : first + LENGTH] for first in firsts])
         with cast(device):
-            loss = model(input_ids=batch, labels=batch).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(weights, 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        if step % 4 == 0 or step + 1 == steps:
-            print(f"step {step}: loss {loss.item():.3f}", flush=True)
+            found: torch.Tensor = model(input_ids=batch, labels=batch).loss
+        return found
+
+    descend(weights, loss, steps, _RATE, _WARM)
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

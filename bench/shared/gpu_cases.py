@@ -135,15 +135,8 @@ def _sparse(rows: int, shape: tuple[int, int] = _SQUARE) -> Case:
         return Product(x, stored, weight.dequantize(device.dtype).to(device.where), device)
 
     def ours(data: Product) -> Sequence[Call]:
-        def run(x: torch.Tensor, one: Packed24) -> torch.Tensor:
-            return (sparse24.gemv if rows <= GEMV_ROWS else sparse24.gemm)(x, one)
-
-        stored = data.stored
-        copies = [
-            Packed24(stored.values.clone(), stored.places.clone(), stored.inputs)
-            for _ in range(data.copies(stored.values.nbytes))
-        ]
-        return [partial(run, data.x, one) for one in copies]
+        run = sparse24.gemv if rows <= GEMV_ROWS else sparse24.gemm
+        return data.ours(run, data.stored.values.nbytes)
 
     def structured(data: Product) -> Sequence[Call]:
         from torch.sparse import to_sparse_semi_structured

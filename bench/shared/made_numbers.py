@@ -10,36 +10,16 @@ import numpy as np
 __all__ = ["generate"]
 
 _Maker = Callable[[np.random.Generator, np.dtype, int], bytes]
-_INTEGERS = ("<u2", ">u2", "<u4", ">u4", "<u8", ">u8")
-_FLOATS = ("<f4", ">f4", "<f8", ">f8")
 
 
 def generate(count: int) -> Iterator[tuple[str, bytes]]:
     """Yield `count` files as (name, content), of 4 kB to 120 kB, always the same ones."""
-    kinds = list(_kinds())
+    kinds = [(name, dtype, make) for dtypes, makers in _KINDS for dtype in dtypes for name, make in makers.items()]
     for i in range(count):
         name, dtype, maker = kinds[i % len(kinds)]
         chance = np.random.default_rng(i)
         size = int(4000 * 30 ** chance.random())
         yield f"{name} {dtype}, {size} bytes", maker(chance, np.dtype(dtype), size)
-
-
-def _kinds() -> Iterator[tuple[str, str, _Maker]]:
-    for dtype in _INTEGERS:
-        yield "ramp", dtype, _ramp
-        yield "sorted keys", dtype, _sorted
-        yield "differences", dtype, _differences
-        yield "planes", dtype, _planes
-        yield "counters and noise", dtype, _structures
-    for dtype in _FLOATS:
-        yield "random walk", dtype, _walk
-        yield "rounded measurements", dtype, _rounded
-    for dtype in ("<i2", ">i2", "<i4"):
-        yield "loud sound", dtype, _sound
-        yield "stereo sound", dtype, _stereo
-    yield "picture", "u1", _picture
-    yield "triples", "u1", _triples
-    yield "text of distances", "f8", _distances
 
 
 def _ramp(chance: np.random.Generator, dtype: np.dtype, size: int) -> bytes:
@@ -124,3 +104,18 @@ def _distances(chance: np.random.Generator, dtype: np.dtype, size: int) -> bytes
     first, second = np.triu_indices(count, 1)
     found = np.abs(points[first] - points[second]).sum(1).astype(dtype)
     return "".join(f"{distance:16.7e}" for distance in found).encode()
+
+
+_KINDS: tuple[tuple[tuple[str, ...], dict[str, _Maker]], ...] = (
+    (
+        ("<u2", ">u2", "<u4", ">u4", "<u8", ">u8"),
+        {
+            **{"ramp": _ramp, "sorted keys": _sorted, "differences": _differences, "planes": _planes},
+            **{"counters and noise": _structures},
+        },
+    ),
+    (("<f4", ">f4", "<f8", ">f8"), {"random walk": _walk, "rounded measurements": _rounded}),
+    (("<i2", ">i2", "<i4"), {"loud sound": _sound, "stereo sound": _stereo}),
+    (("u1",), {"picture": _picture, "triples": _triples}),
+    (("f8",), {"text of distances": _distances}),
+)

@@ -11,6 +11,7 @@ import math
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +20,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from bench.measure import Row, option
+from bench.measure import Measure, Row, option
+from bench.tables import Table
 from squeeze.checkpoint.text import read_tokens
 from squeeze.engine.quality import evaluate
 from squeeze.engine.report import Quality
@@ -28,6 +30,7 @@ from squeeze.integrations.load_model import load_model
 from squeeze.lm import adapter, models
 from squeeze.lm.sources import INNER, OUTER
 
+Rows = Callable[[argparse.Namespace], Iterator[Row]]
 CORES = len(os.sched_getaffinity(0))
 WORK = option("work", type=Path, help="folder for the model, its results and the row log")
 ADAPTED = option("--adapted", action="store_true", help="use the model with its adapter, whose weights are on no grid")
@@ -46,24 +49,35 @@ def options(samples: int) -> tuple[tuple[str, Mapping[str, Any]], ...]:
     )
 
 
-OPTIONS = options(24)
+def measure(rows: Rows, table: dict[str, Table], samples: int, *others: tuple[str, Mapping[str, Any]]) -> Measure:
+    """Return a benchmark of the bundled model.
+
+    Args:
+        rows: function that yields the rows
+        table: its table, by name
+        samples: sequences to calibrate on by default
+        others: further options
+    """
+    needs = ("a corpus", "the bundled model")
+    return Measure(
+        rows, ("name", "samples", "windows"), options=(*options(samples), *others), needs=needs, time=25, tables=table
+    )
 
 
 class Bench:
     """The model, texts and finished rows of a run.
 
     Args:
-        args: values of OPTIONS, and of ADAPTED if the benchmark has it
+        args: values of the options
         name: name of the row log
     """
 
     def __init__(self, args: argparse.Namespace, name: str) -> None:
         torch.set_num_threads(args.threads)
-        adapted = getattr(args, "adapted", False)
-        self.args, self.work = args, folder_of(args.work, adapted)
+        self.args, self.work = args, args.work
         self.texts = Path(os.environ["SQUEEZE_CORPUS"]) / "text"
         self.calibration, self.text = self.texts / "wiki.calibration.raw", self.texts / "wiki.eval.raw"
-        self.original, self.log = original(args.work, adapted), self.work / f"{name}.jsonl"
+        self.original, self.log = original(args.work, adapted=False), self.work / f"{name}.jsonl"
         self.same = {"samples": args.samples, "windows": args.windows}
         lines = map(json.loads, self.log.read_text().splitlines() if self.log.is_file() else ())
         self.found: dict[str, Row] = {line["name"]: line for line in lines if self.same.items() <= line.items()}
@@ -82,6 +96,26 @@ class Bench:
     def _evaluated(self, folder: Path, compared: bool) -> Quality:
         beside = load_model(self.original) if compared else None
         return evaluate(load_model(folder), self.tokens, windows=self.args.windows, original=beside)
+
+    def given(self, out: Path) -> dict[str, Any]:
+        """Return the arguments that operations share."""
+        return {"out": out, "calibration": self.calibration, "samples": self.args.samples, "overwrite": True}
+
+    def made(self, name: str, make: Callable[[Path], Row], is_kept: bool = False) -> Row:
+        """Return a row: what `make` says of the folder that it writes, the quality of its model, and the seconds.
+
+        Args:
+            name: name of the row
+            make: function that writes a folder
+            is_kept: whether the folder is kept for another row
+        """
+        out, started = self.work / f"out-{name.replace(':', '-')}", time.perf_counter()
+        known = make(out)
+        seconds = round(time.perf_counter() - started)
+        found = self.quality(out)
+        if not is_kept:
+            shutil.rmtree(out)
+        return {**known, **found, "seconds": seconds}
 
     def run(self, names: Iterable[str], measure: Callable[[str], Row]) -> Iterator[Row]:
         """Yield the requested rows as they are measured."""

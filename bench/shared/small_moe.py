@@ -3,7 +3,6 @@
 Training takes about two minutes of one core. The texts are those of SQUEEZE_CORPUS and the standard library of Python.
 """
 
-import math
 import os
 import sysconfig
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any
 import tokenizers
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+from bench.shared.descent import descend
 
 __all__ = ["SIZES", "held_out", "sources", "trained"]
 
@@ -56,19 +57,13 @@ def trained(folder: Path, steps: int = STEPS, seed: int = 0) -> Path:
     streams = [torch.tensor(tokenizer(text, verbose=False)["input_ids"]) for text in seen]
     torch.manual_seed(seed)
     model = Qwen3MoeForCausalLM._from_config(Qwen3MoeConfig(**SIZES), experts_implementation="eager")
-    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.05, fused=True)
-    for step in range(steps):
-        decay = 0.05 + 0.475 * (1 + math.cos(math.pi * step / steps))
-        for group in optimizer.param_groups:
-            group["lr"] = _RATE * min(1, (step + 1) / _WARM) * decay
+
+    def loss(step: int) -> torch.Tensor:
         ids = torch.stack([_stretch(streams[(step * BATCH + row) % len(streams)]) for row in range(BATCH)])
-        out = model(input_ids=ids, labels=ids)
-        out.loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        if step % 50 == 0 or step + 1 == steps:
-            print(f"step {step}: loss {out.loss.item():.3f}", flush=True)
+        found: torch.Tensor = model(input_ids=ids, labels=ids).loss
+        return found
+
+    descend(list(model.parameters()), loss, steps, _RATE, _WARM, decay=0.05, least=0.05)
     model.config.output_router_logits = False
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -13,13 +13,13 @@ from bench.docs import DocsError
 
 ROOT = Path(docs.__file__).parents[1]
 PAGE = ROOT / "docs" / "how" / "page.md"
-ROW = {"what": "encode", "tokens_per_second": 12.3, "ratio": 1.5}
+ROW = {"file": "bash.elf", "transforms": "encode", "bytes": 1200}
 
 
-def write(folder: Path, name: str = "lm-speed", rows: list[dict[str, object]] | None = None, **changed: object) -> None:
+def write(folder: Path, name: str = "programs", rows: list[dict[str, object]] | None = None, **changed: object) -> None:
     machine = {"cpu": "A(R) Thing Processor @ 2 GHz", "cores": 2, "flags": ["avx2", "avx512f"]}
     record = {"date": "2026-01-02", "commit": "0123abcd", "machine": machine, "versions": {}}
-    record |= {"commands": ["python -m bench lm-speed --repeat 1"], "rows": rows or [ROW], **changed}
+    record |= {"commands": ["python -m bench programs bash.elf"], "rows": rows or [ROW], **changed}
     (folder / f"{name}.json").write_text(json.dumps(record))
 
 
@@ -50,12 +50,12 @@ def test_every_plot_with_results_is_shown() -> None:
 
 
 def test_a_caption_is_below_a_table(results: Path) -> None:
-    assert docs.table("lm-speed", results=results).splitlines() == [
-        "| task | tokens a second | x llama.cpp, one token at a time |",
-        "|---|--:|--:|",
-        "| encode | 12 | 1.50 |",
+    assert docs.table("programs", results=results).splitlines() == [
+        "| transforms | bash.elf |",
+        "|---|--:|",
+        "| encode | 1,200 |",
         "",
-        "*Measured 2026-01-02, A Thing (AVX-512, 2 cores), squeeze 0123abcd: `python -m bench lm-speed`*",
+        "*Measured 2026-01-02, A Thing (AVX-512, 2 cores), squeeze 0123abcd: `python -m bench programs`*",
     ]
 
 
@@ -64,21 +64,21 @@ def test_a_table_without_results_names_its_benchmark(results: Path) -> None:
 
 
 def test_some_rows_of_a_table_in_the_order_in_which_they_are_named(results: Path) -> None:
-    write(results, rows=[ROW | {"what": name} for name in "abc"])
-    made = docs.fill("<!-- table: lm-speed | c | a -->\n<!-- end -->", PAGE, ROOT, results)
-    assert made.splitlines()[4:6] == ["| c | 12 | 1.50 |", "| a | 12 | 1.50 |"]
+    write(results, rows=[ROW | {"transforms": name} for name in "abc"])
+    made = docs.fill("<!-- table: programs | c | a -->\n<!-- end -->", PAGE, ROOT, results)
+    assert made.splitlines()[4:6] == ["| c | 1,200 |", "| a | 1,200 |"]
 
 
 def test_rows_have_no_caption(results: Path) -> None:
-    made = docs.fill("<!-- rows: lm-speed -->\n<!-- end -->", PAGE, ROOT, results)
-    assert made.splitlines()[-3:] == ["| encode | 12 | 1.50 |", "", "<!-- end -->"]
+    made = docs.fill("<!-- rows: programs -->\n<!-- end -->", PAGE, ROOT, results)
+    assert made.splitlines()[-3:] == ["| encode | 1,200 |", "", "<!-- end -->"]
 
 
 def test_text_between_markers_is_replaced(results: Path) -> None:
-    text = "before\n<!-- table: lm-speed -->\nold\n<!-- end -->\nafter\n"
+    text = "before\n<!-- table: programs -->\nold\n<!-- end -->\nafter\n"
     made = docs.fill(text, PAGE, ROOT, results)
     assert "old" not in made
-    assert made.startswith("before\n<!-- table: lm-speed -->\n\n| task |")
+    assert made.startswith("before\n<!-- table: programs -->\n\n| transforms |")
     assert made.endswith("\n\n<!-- end -->\nafter\n")
     assert docs.fill(made, PAGE, ROOT, results) == made
 
@@ -88,8 +88,8 @@ def test_text_between_markers_is_replaced(results: Path) -> None:
     [
         ("<!-- table: no-such -->\n<!-- end -->", "no benchmark has a table 'no-such'"),
         ("<!-- plot: no-such -->\n<!-- end -->", "there is no plot 'no-such'"),
-        ("<!-- table: lm-speed | no-such -->\n<!-- end -->", "table lm-speed: there is no row 'no-such'"),
-        ("<!-- table: lm-speed -->\n", "a marker has no <!-- end -->"),
+        ("<!-- table: programs | no-such -->\n<!-- end -->", "table programs: there is no row 'no-such'"),
+        ("<!-- table: programs -->\n", "a marker has no <!-- end -->"),
     ],
 )
 def test_a_table_or_plot_that_does_not_exist_is_an_error(text: str, message: str, results: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_table_or_plot_that_does_not_exist_is_an_error(text: str, message: str
 def test_files_that_a_command_names_need_not_be_in_the_corpus(
     results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(results, commands=["python -m bench lm-speed elsewhere.txt"])
+    write(results, commands=["python -m bench programs elsewhere.txt"])
     monkeypatch.setenv("SQUEEZE_CORPUS", str(tmp_path))
     docs.check_results(results)
     assert os.environ["SQUEEZE_CORPUS"] == str(tmp_path)
@@ -110,9 +110,9 @@ def test_files_that_a_command_names_need_not_be_in_the_corpus(
     ("name", "command", "message"),
     [
         ("gone", "python -m bench gone", "gone.json: there is no benchmark of that name"),
-        ("lm-speed", "python bench/lm_speed.py", "there is no such command any more"),
-        ("lm-speed", "python -m bench lm-speed --speling 3", "there is no such command any more"),
-        ("lm-speed", "python -m bench sizes", "there is no such command any more"),
+        ("programs", "python bench/programs.py", "there is no such command any more"),
+        ("programs", "python -m bench programs --speling 3", "there is no such command any more"),
+        ("programs", "python -m bench sizes", "there is no such command any more"),
     ],
 )
 def test_a_result_without_a_command_fails(name: str, command: str, message: str, results: Path, tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_changed_page_is_found_and_written(results: Path, tmp_path: Path) -> N
     (tmp_path / "README.md").write_text("nothing\n")
     page = tmp_path / "docs" / "how" / "page.md"
     page.parent.mkdir(parents=True)
-    page.write_text("<!-- table: lm-speed -->\n<!-- end -->\n")
+    page.write_text("<!-- table: programs -->\n<!-- end -->\n")
     assert docs.update(tmp_path, results, write=False) == [page]
     assert docs.update(tmp_path, results, write=True) == [page]
     assert docs.update(tmp_path, results, write=False) == []

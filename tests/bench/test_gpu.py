@@ -1,9 +1,5 @@
 """Run `python -m bench gpu` on the CPU, so that it does not fail for trivial reasons on a GPU."""
 
-import multiprocessing
-import os
-import time
-
 import pytest
 import torch
 
@@ -12,8 +8,6 @@ pytest.importorskip("triton", reason="triton is not installed")
 from bench.__main__ import main
 from bench.measures import gpu
 from bench.shared.gpu_cases import CASES, Case, Way
-from squeeze.lm import devices
-from tests.makers import tiny_models
 
 
 class Fake:
@@ -52,55 +46,21 @@ def test_without_a_gpu_or_triton_the_command_says_so(tmp_path, monkeypatch):
         main(["gpu"])
 
 
-def test_a_run_continues_where_it_was_stopped(tmp_path, monkeypatch, capsys):
+def test_a_run_continues_where_it_was_stopped(tmp_path, monkeypatch):
     measured = []
 
-    def one(name):
-        measured.append(name)
-        yield {"case": name, "way": "squeeze", "us": 1.0}
+    def one(case, device):
+        measured.append(case.name)
+        yield {"case": case.name, "way": "squeeze", "us": 1.0}
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(gpu, "measure", one)
-    words = ["gpu", "--together", "--results", str(tmp_path), "--only"]
+    monkeypatch.setattr(gpu, "measure_case", one)
+    words = ["gpu", "--results", str(tmp_path), "--only"]
     assert main([*words, "2:4"]) == 0
     first = list(measured)
     assert first and all(name.startswith("2:4") for name in first)
     assert main([*words, "2:4|4-bit"]) == 0
     assert measured == [*first, "4-bit weights expanded"]
-    assert f"Note: {first[0]}: measured before" in capsys.readouterr().err
-    assert main([*words, "4-bit", "--again"]) == 0
-    assert measured[-2:] == ["4-bit weights expanded"] * 2
-
-
-def breaks(name):
-    yield {"case": name, "way": "a"}
-    os._exit(7)
-
-
-def stops(name):
-    yield {"case": name, "way": "a"}
-    os._exit(0)
-
-
-def hangs(name):
-    yield {"case": name, "way": "a"}
-    time.sleep(600)
-
-
-@pytest.mark.parametrize(
-    "work, seconds, reason",
-    [
-        (breaks, 60, "the process ended with 7"),
-        (stops, 60, "the process ended with 0"),
-        (hangs, 0.5, "took more than 0.5 s"),
-    ],
-    ids=["breaks", "stops", "hangs"],
-)
-def test_a_case_that_breaks_or_hangs_ends_alone(work, seconds, reason, monkeypatch, capsys):
-    fork = multiprocessing.context.ForkContext()
-    monkeypatch.setattr(multiprocessing, "get_context", lambda way: fork)
-    assert list(gpu.in_a_process("two", seconds, work)) == [{"case": "two", "way": "a"}]
-    assert capsys.readouterr().err == f"Note: two: failed: {reason}\n"
 
 
 def raises(data):
@@ -123,20 +83,3 @@ def test_a_failing_implementation_is_reported_and_the_others_run(capsys):
     ]
     with pytest.raises(ValueError, match="the result is wrong"):
         gpu.check(torch.zeros(1), torch.full((1,), -0.0), 0)
-
-
-def test_a_packed_model_gives_the_same_logits():
-    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
-    dense, packed = gpu.packed_model("cpu", vocab_size=300, **sizes)
-    assert (dense["way"], packed["way"]) == ("bf16", "packed")
-    assert packed["x"] == dense["us"] / packed["us"] and packed["memory"] == 1
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("engine")  # which takes half a minute to compile
-def test_level_8_comes_back_on_both_devices(tmp_path, monkeypatch):
-    monkeypatch.setattr(devices, "torch_devices", lambda name: [] if name == "cpu" else ["cpu"])
-    monkeypatch.setattr(gpu, "_ON_CPU", 900)
-    folder = tiny_models.write_folder(tmp_path / "tiny", tiny_models.byte_level())
-    rows = list(gpu.level_8("cuda", 3000, lanes=6, model=folder))
-    assert [row["way"] for row in rows] == ["compress", "decompress"] and all(row["us"] > 0 for row in rows)

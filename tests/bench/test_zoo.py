@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import squeeze
 from bench.measures.zoo import CELLS
 
 pytest.importorskip("transformers", reason="transformers is not installed")
@@ -27,6 +28,12 @@ def test_every_architecture_is_made_or_has_a_reason() -> None:
     for name in zoo.architectures():
         if name not in zoo.UNMADE:
             zoo.config(name)
+
+
+def test_the_page_says_why_an_architecture_is_not_tried() -> None:
+    page = (Path(squeeze.__file__).parents[1] / "docs" / "reference" / "architectures.md").read_text()
+    for name, reason in zoo.UNMADE.items():
+        assert f"| {name} | {reason} |" in page
 
 
 def faults(name: str, folder: Path) -> dict[str, str]:
