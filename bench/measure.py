@@ -32,6 +32,7 @@ MEASURES = {
     "lossless": "packed checkpoints compared with lmz, zipnn, zstd and the zero-order bound: bytes and speed",
     "stream": "weights of a training run sent as differences: bytes and time of a step, compared with bf16",
     "quantize": "perplexity, KL and bytes of each quantization method",
+    "embeddings": "an embedding model quantised by several calibrations: cosine and nearest neighbours",
     "gguf": "GGUF files of each type, compared with llama.cpp's quantizer with an importance matrix",
     "recover": "gap and KL of quantised models before and after training, in the same format",
     "lora": "a fine-tune as a LoRA adapter, compared with its 2-bit difference at equal bytes",
