@@ -13,6 +13,7 @@ import click
 import numpy as np
 from safetensors.numpy import save
 
+from squeeze.codecs import package_data
 from squeeze.codecs.bytewise import coder as bytewise, state
 from squeeze.codecs.bytewise.presets import BY_LEVEL, WARM_START_KINDS, Preset
 from squeeze.codecs.bytewise.state import ByteModel, build_model
@@ -91,6 +92,13 @@ def _narrow(matrix: np.ndarray) -> np.ndarray:
     return matrix.astype(np.int8 if top < 1 << 7 else np.int16 if top < 1 << 15 else np.int32)
 
 
+def file_of(tensors: dict[str, np.ndarray]) -> bytes:
+    """Return a safetensors file of integers as `package_data.tensors` reads it."""
+    types = {np.dtype(dtype): name for name, dtype in package_data.TYPES.items()}
+    stored = {name: package_data.planes(tensor) for name, tensor in tensors.items()}
+    return save(stored, {name: types[tensor.dtype] for name, tensor in tensors.items()})
+
+
 @click.command()
 @click.option("--corpus", type=click.Path(path_type=Path, exists=True), help="Folder that prepare wrote (text only).")
 @click.option("--wheels", type=click.Path(path_type=Path, exists=True), help="Folder of wheels, instead of a corpus.")
@@ -112,7 +120,7 @@ def main(
     for one in level:
         folder = into or (state.FOLDER if int(one) in BY_LEVEL else dictionary.FOLDER)
         suffix = state.SUFFIX if int(one) in BY_LEVEL else dictionary.SUFFIX
-        target, data = folder / f"{kind}.{one}{suffix}", save(make(int(one), kind, pieces))
+        target, data = folder / f"{kind}.{one}{suffix}", file_of(make(int(one), kind, pieces))
         target.write_bytes(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME) if suffix.endswith(".xz") else data)
         click.echo(f"wrote {target}: {target.stat().st_size:,} bytes")
 

@@ -1,11 +1,13 @@
 """Decode by sections 5 and 6 of docs/format.md, levels 1 to 3, in Python. It is written from the text alone."""
 
+import json
+import lzma
 import re
 from functools import cache
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import load_file
+from safetensors.numpy import load
 
 from tests.references.naive_bytewise import (
     CLASS_OF,
@@ -54,7 +56,24 @@ def preset_of(level, kind):
 def known_of(level, kind):
     """Return the tensors that models start from (6.2), None for nothing."""
     rows = _rows("6.2", str(level), kind)
-    return load_file(FORMAT.parents[1] / "squeeze/codecs/bytewise" / rows[0][2].strip("`")) if rows else None
+    return planes(FORMAT.parents[1] / "squeeze/codecs/bytewise" / rows[0][2].strip("`")) if rows else None
+
+
+def planes(file):
+    """Return the tensors of a safetensors file, or of one in an .xz file, that has planes of numbers (6.2)."""
+    data = file.read_bytes()
+    data = lzma.decompress(data) if file.suffix == ".xz" else data
+    types = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+    found = {}
+    for name, stored in load(data).items():
+        whole = sum(plane.astype(np.int64) << 8 * place for place, plane in enumerate(stored))
+        bits = 8 * len(stored)
+        if bits > 8:
+            whole = np.where(whole % 2 == 0, whole // 2, -(whole + 1) // 2)
+        values = whole % (1 << bits)
+        kind = {"I8": np.int8, "I16": np.int16, "I32": np.int32, "U32": np.uint32}[types[name]]
+        found[name] = values.astype(f"u{len(stored)}").view(kind).T
+    return found
 
 
 def moved(known, trained, contexts):

@@ -122,12 +122,12 @@ def build_model(data: np.ndarray, preset: Preset, record: int = 0, extra: int = 
 FOLDER = Path(__file__).parent
 SUFFIX = ".safetensors"
 CHECKSUMS = {  # XXH3-64 of the files; other weights would change coded bytes
-    "text.1": 0x7031F3903D0F8F54,
-    "text.2": 0xCCFA8A7DB167459C,
-    "text.3": 0x89753D97455C2231,
-    "executable.1": 0x0F5922F00A4F8CF0,
-    "executable.2": 0x2E1FE7C7C550B135,
-    "executable.3": 0x508B20E84DFBA830,
+    "text.1": 0x9211EF03F90A1824,
+    "text.2": 0x350DFD06C5C1B050,
+    "text.3": 0x5B6B711EE2F85A0A,
+    "executable.1": 0xC3E8D2B396296C86,
+    "executable.2": 0xF082F5EF46DB237D,
+    "executable.3": 0x247E53AE6FB1F3CE,
 }
 _STEP = 256  # quantisation step of stored weights
 _MAP_SHIFT = 20  # a file keeps the high 12 of 32 bits of an APM entry
