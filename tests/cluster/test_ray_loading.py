@@ -71,6 +71,7 @@ def check(found: list[tuple[int, dict[str, int]]], *names: str) -> None:
     assert {loaded[name] for _, loaded in found for name in names} == {1}
 
 
+@pytest.mark.slow
 def test_a_worker_loads_a_language_model_once(cluster):
     tokenizer = tiny_models.byte_level()
     tiny_models.write_folder(Path("model"), tokenizer, calm(tokenizer))

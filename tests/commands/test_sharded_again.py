@@ -269,7 +269,7 @@ def test_one_machine_begins_and_a_cluster_goes_on(whole, engine, monkeypatch):
     assert "is of a run with other options" in fails(*command(), "--block-size", "4K")
 
 
-@pytest.mark.parametrize("by", [(), CLUSTER])
+@pytest.mark.parametrize("by", [pytest.param((), marks=pytest.mark.slow), CLUSTER])
 def test_the_dictionary_of_a_stopped_run_is_used_again(whole_trained, engine, monkeypatch, by):
     stop_after(monkeypatch, 1)
     assert call(*TRAINED, "out/part-{}.tar.sqz", *by).exit_code == 1

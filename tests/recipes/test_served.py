@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.makers import gguf_models, tasks
+from tests.makers.cases import every
 from tests.makers.command import call
 
 pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
@@ -33,7 +34,7 @@ def text(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module", params=WAYS)
+@pytest.fixture(scope="module", params=every(2, WAYS))
 def served(request, original, text, tmp_path_factory):
     """Make a folder, and the report of the command that measured it at once."""
     out = tmp_path_factory.mktemp("out") / "out"

@@ -79,7 +79,7 @@ def odd(s3):
     return contents
 
 
-@pytest.mark.parametrize("cluster", [(), ("--cluster", "local")])
+@pytest.mark.parametrize("cluster", [pytest.param((), marks=pytest.mark.slow), ("--cluster", "local")])
 def test_keys_of_any_kind(s3, monkeypatch, odd, cluster):
     """Objects are read under any key, except empty ones whose key ends in a slash."""
     monkeypatch.setattr(engines, "connect", lambda address: Inline())

@@ -132,7 +132,8 @@ def test_bytes_do_not_depend_on_how_many_go_through_the_model_at_once(folder, mo
 
 
 @pytest.mark.parametrize(
-    ("name", "level"), [*zip({**inputs.EDGE_CASES, **BYTES}, itertools.cycle(WITH_LANGUAGE_MODEL), strict=False)]
+    ("name", "level"),
+    every(2, zip({**inputs.EDGE_CASES, **BYTES}, itertools.cycle(WITH_LANGUAGE_MODEL), strict=False)),
 )
 def test_every_case_at_one_of_the_levels(folder, level, name):
     """Code a few bytes by one lane in one window: the levels differ in the header alone."""
