@@ -9,7 +9,7 @@ from tests.makers import images
 
 
 class Image(Sqz):
-    """Files of an image alone, with filters, of two colours, and of several with other bytes between them."""
+    """Files of an image alone, with filters, of two colours, made by a JPEG decoder, and of several with other bytes between them."""
 
     def __init__(self, name: str, folder: Path) -> None:
         super().__init__(name, folder, 1)
@@ -20,7 +20,9 @@ class Image(Sqz):
         page = images.page(120, 60)
         bits = b"P4\n120 60\n" + np.packbits(page, axis=1).tobytes()
         drawn = images.png((120, 60, 8, 0, 0), images.filtered(page * np.uint8(90), 1, [0, 1, 2]))
-        files = [images.bmp(colours), images.tiff(grey), filtered, bits, drawn]
+        was_jpeg = images.decoded(24, 20)
+        decoded = images.png((24, 20, 8, 2, 0), images.filtered(was_jpeg.reshape(20, -1), 3, [2, 1]))
+        files = [images.bmp(colours), images.tiff(grey), filtered, bits, drawn, decoded, images.bmp(was_jpeg)]
         return [*((file, 1 << 20) for file in files), (b"between".join(files), 1 << 20)]
 
 
