@@ -1,5 +1,6 @@
 """The model of images, written from docs/format.md, section 22, one number at a time."""
 
+import math
 import re
 from collections import defaultdict
 
@@ -23,6 +24,11 @@ W+N-NW N+NE-NNE W N W+NE-N 2W-WW 2N-NN W/2+N/2
 NAMES, FIRST, BY_P, BY_Q, ALONE = (text.split() for text in PREDICTIONS.split("\n\n"))
 SCALES = (6, 10, 14, 18, 26, 34, 42, 58, 74, 106, 138, 202, 266, 394, 600, 1000)
 U64 = 2**64 - 1
+USED = (
+    (0, 3, 6, 7, 1, 4, 8, 9, 10, 11, 2, 5, 12, 13),
+    (0, 3, 6, 7, 1, 4, 9, 12, 13, 14, 15, 16, 17, 18),
+    (0, 3, 6, 7, 1, 4, 12, 13, 14, 15, 16, 19, 20, 21),
+)
 
 
 def place_of(name: str) -> tuple[int, int]:
@@ -74,7 +80,7 @@ class Image:
         up = max(stride, 4 * pixel)
         self.data = [0] * (3 * up + 8 * pixel)
         total = len(self.data) + size
-        self.contexts, self.count, slot_bits = {0: (6, 11, 18), 1: (24, 33, 20), 4: (3, 6, 16)}[mark]
+        self.contexts, self.count, slot_bits = {0: (6, 11, 18), 1: (24, 34, 20), 4: (3, 6, 16)}[mark]
         self.line_bits = min(max((size * self.contexts // 4).bit_length(), 8), slot_bits)
         self.slots: dict[int, list[list[int]]] = {}
         self.maps = [list(START) for _ in range(self.contexts)]
@@ -91,6 +97,11 @@ class Image:
 
     def start_pass(self) -> None:
         """Begin the rows of the image, or those of a pass."""
+        self.above, self.left = defaultdict[int, list[int]](lambda: [0] * 119), self._no_sums()
+        self.own: dict[int, list[int]] = {}
+
+    def _no_sums(self) -> dict[int, list[int]]:
+        return {plane: [0] * 119 for plane in range(self.pixel // self.sample)}
 
     def _bit(self, *entry: object) -> int:
         value = self.entries.get(entry, 2**31)
@@ -131,18 +142,20 @@ class Image:
         column = 0
         while column < size:
             whole = column % self.pixel == 0 and column + self.pixel <= min(size, self.stride - self.padding)
-            if whole and self._is_same():
+            if whole and self._is_same(column):
                 column += self.pixel
             else:
                 self.pixel_number = column // self.pixel
                 self._byte(column)
                 column += 1
         self.line += 1
+        if self.full:
+            self._end_row(min(size, self.stride - self.padding) // self.sample)
         return bytes(self.data[len(self.data) - size :])
 
     # 22.2
 
-    def _is_same(self) -> bool:
+    def _is_same(self, column: int) -> bool:
         def pixel(x: int, y: int) -> list[int]:
             at = i - x * self.pixel - y * self.up
             return self.data[at : at + self.pixel]
@@ -163,6 +176,9 @@ class Image:
             for match in self.matches:
                 match.update_byte(self.data)
             if k % self.sample == 0:
+                plane = k // self.sample
+                self.left[plane] = [v - (v >> 2) for v in self.left[plane]]
+                self.own[(column + k) // self.sample] = self.left[plane]
                 self.misses[(i + k) % self.ring] = [0] * self.count
         return True
 
@@ -171,6 +187,7 @@ class Image:
 
     def _byte(self, column: int) -> None:
         i, step, width = len(self.data), column % self.pixel, self.stride - self.padding
+        self.column = column
         self.place = step if column < width else 8
         samples = self.pixel // self.sample
         if step % self.sample == 0:
@@ -252,6 +269,7 @@ class Image:
             factors = self._regression(r)[2]
             total = sum(self.x[j] * factors[j] for j in range((24, 19, 6)[r]))
             v.append(self._limit(self.base + ((total + 2048) >> 12)))
+        v.append(self._limit(self.base + self._nearby()) if self._is_summed(samples) else own["W"])
         self._contexts(i, own, plane, v[: self.count - 1])
 
     def _miss(self, i: int) -> list[int]:
@@ -275,12 +293,66 @@ class Image:
         self.nearby = 128 * coarse(abs(w - n) >> shift) + 16 * coarse(abs(n - ne) >> shift)
         self.nearby += 2 * coarse(abs(w - nw) >> shift) + (n > nw)
 
+    def _is_summed(self, samples: int) -> bool:
+        return self.plane < samples and self.column // self.sample < 65536
+
+    def _nearby(self) -> int:
+        sums = [a + b for a, b in zip(self.above[self.column // self.sample], self.left[self.plane], strict=True)]
+        a = [[0.0] * 14 for _ in range(14)]
+        for i in range(14):
+            for j in range(i + 1):
+                a[i][j] = float(sums[i * (i + 1) // 2 + j]) + 1024.0 * (i == j)
+        f = [float(v) for v in sums[105:]]
+        for j in range(14):
+            for k in range(j):
+                a[j][j] -= a[j][k] * a[j][k] * a[k][k]
+            a[j][j] = max(a[j][j], 1024.0)
+            for i in range(j + 1, 14):
+                for k in range(j):
+                    a[i][j] -= a[i][k] * a[j][k] * a[k][k]
+                a[i][j] /= a[j][j]
+            for k in range(j):
+                f[j] -= a[j][k] * f[k]
+        for j in range(13, -1, -1):
+            f[j] /= a[j][j]
+            for k in range(j + 1, 14):
+                f[j] -= a[k][j] * f[k]
+        total = 0.0
+        for j, x in enumerate(self._used()):
+            total += f[j] * x
+        return math.floor(total * 16 + 0.5) if abs(total) <= 65536 else 0
+
+    def _used(self) -> list[int]:
+        return [self.x[k] for k in USED[min(self.plane, 2)]]
+
+    def _sum_up(self, t: int) -> None:
+        x, n = self._used(), 2 if self.sample == 2 else 0
+        new = [x[i] * x[j] for i in range(14) for j in range(i + 1)] + [x[i] * t for i in range(14)]
+        new = [v >> 2 if n else v << 6 for v in new]
+        left = [v - (v >> 2) + add for v, add in zip(self.left[self.plane], new, strict=True)]
+        self.left[self.plane] = self.own[self.column // self.sample] = left
+
+    def _end_row(self, count: int) -> None:
+        samples = self.pixel // self.sample
+        for plane in range(samples):
+            right = [0] * 119
+            for c in reversed(range(plane, min(count, 65536), samples)):
+                own, after = self.own[c], self.own.get(c + samples) if c + samples < min(count, 65536) else None
+                if after:
+                    right = [r + b - (a - (a >> 2)) for r, a, b in zip(right, own, after, strict=True)]
+                    right = [r - (r >> 2) for r in right]
+                total = [sum(v) for v in zip(self.above[c], own, right, strict=True)]
+                self.above[c] = [v - (v >> 2) for v in total]
+        self.left = self._no_sums()
+
     def _regression(self, r: int) -> tuple[list[list[int]], list[int], list[int]]:
         return self.regressions.setdefault((r, self.plane), ([[0] * 24 for _ in range(24)], [0] * 24, [0] * 24))
 
     def _learn(self, i: int) -> None:
         value, fine = self._value(i), 12 if self.sample == 1 else 4
         shift, t = 4 if self.sample == 1 else 8, (value - self.base) >> 4
+        if self.full and self._is_summed(self.pixel // self.sample):
+            self._sum_up(t)
         for r in range(3 if self.full else 0):
             size, rate = (24, 19, 6)[r], (9, 7, 5)[r]
             c, b, f = self._regression(r)
@@ -353,7 +425,7 @@ class Image:
                 entry = ("relative", k, j, context, shift, number)
                 inputs.append(STRETCH[self.entries.setdefault(entry, start_of(context, shift, number)) >> 20])
                 learned.append((entry, 511))
-        for k in (0, 2, 28, 29) if self.full else ():
+        for k in (0, 2, 28, 29, 32) if self.full else ():
             entry = ("direct", k, (self.centres[k] + 8) >> 4, partial)
             inputs.append(STRETCH[self.entries.setdefault(entry, 2**31) >> 20])
             learned.append((entry, 255))

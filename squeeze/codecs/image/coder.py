@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.image import bilevel, colours, state
+from squeeze.codecs.image import bilevel, colours, nearby, state
 from squeeze.codecs.image.bilevel import BilevelModel, Values
 from squeeze.codecs.image.bilevel_rows import code_rows as code_bilevel_rows
 from squeeze.codecs.image.filters import Filtered, add_filters, code_filter, remove_filters
@@ -60,6 +60,8 @@ def _code_rows(m: ImageModel, coder, coded, begin, end, row, count, decoding):
                 continue
             code_byte(m, coder, coded, i, decoding)
             i += 1
+        if m.sums.shape[1] and m.state.phase != ROW_FILTERS:
+            nearby.end_row(m, min(size, m.state.row))
         if m.filters.size and m.state.phase != PIXELS and not code_filter(m, coder, coded, at, i, size, decoding):
             return False
     return True
@@ -81,6 +83,9 @@ class _Section(NamedTuple):
         m.state.up = state.up_of(self.stride, m.state.pixel)
         if isinstance(m, BilevelModel):
             m.lines.fill(0)  # of the section before
+        else:
+            m.sums.fill(0)
+            m.left.fill(0)
         code_rows = code_bilevel_rows if isinstance(m, BilevelModel) else _code_rows
         step = max(_STEP // self.stride, 1)
         for row in range(0, self.rows, step):

@@ -1,5 +1,6 @@
 """Flat parts of images: a pixel among equal ones is one decision, whether it equals them, and no model is asked."""
 
+from squeeze.codecs.image import nearby
 from squeeze.numerics.bitmodels import adaptive, match
 from squeeze.numerics.jit import inline, part
 
@@ -53,6 +54,8 @@ def code_pixel(m, coder, coded, i, decoding):
         m.state.run = 0
         return False
     m.state.run += 1
+    if m.sums.shape[1]:
+        nearby.skip(m)
     for k in range(b):
         byte = m.data[i + k - b]
         for n in range(m.matches.shape[0]):

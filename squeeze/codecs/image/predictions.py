@@ -5,9 +5,9 @@ Values are in sixteenths, or whole numbers of 16 bits.
 
 import numpy as np
 
-from squeeze.codecs.image import regression
+from squeeze.codecs.image import nearby, regression
 from squeeze.codecs.image.neighbours import AROUND, FIRST, LATER, ONE
-from squeeze.codecs.image.state import MEDIAN, NEIGHBOURS, REGRESSED, REGRESSIONS
+from squeeze.codecs.image.state import MEDIAN, NEARBY, NEIGHBOURS, REGRESSED, REGRESSIONS
 from squeeze.numerics.jit import inline, part
 
 
@@ -162,6 +162,7 @@ def _regress(m, i, plane):
         x[k] = 0
     for r in range(REGRESSIONS):
         m.values[REGRESSED + r] = _limit(m, m.state.base + regression.estimate(m, r, m.state.plane))
+    m.values[NEARBY] = _limit(m, m.state.base + nearby.estimate(m)) if nearby.is_known(m) else own[W]
 
 
 @part
@@ -172,6 +173,8 @@ def learn(m, i):
         fine = 12 if m.state.sample == 1 else 4
         for r in range(REGRESSIONS):
             regression.learn(m, r, m.state.plane, true - m.state.base >> 4, fine)
+        if nearby.is_known(m):
+            nearby.learn(m, true - m.state.base >> 4)
     shift, at = 4 if m.state.sample == 1 else 8, i & m.state.ring
     for k in range(m.centres.size):
         m.misses[at, k] = np.uint8(min(abs(true - m.values[k]) >> shift, 255))

@@ -19,8 +19,12 @@ NEIGHBOURS = 24  # inputs of a regression, a multiple of 8
 SIZES = np.array([24, 19, 6], np.int64)  # neighbours of each regression
 RATES = np.array([9, 7, 5], np.int64)  # a sample counts 2^-rate
 REGRESSIONS = 3
-PREDICTIONS = REGRESSED + REGRESSIONS + 1
-DIRECT = (0, 2, MEDIAN, REGRESSED)  # predictions with a direct map
+NEARBY = REGRESSED + REGRESSIONS
+PREDICTIONS = NEARBY + 2
+INPUTS = 14  # of the least squares of nearby.py
+TERMS = INPUTS * (INPUTS + 3) // 2
+MOST_SUMS = 1 << 16  # columns of samples that have sums
+DIRECT = (0, 2, MEDIAN, REGRESSED, NEARBY)  # predictions with a direct map
 PLANES = 5  # samples of a pixel, and padding
 PIXELS, ROW_FILTERS = 1, 2  # phases of converted images: filters are coded when all pixels are made
 _LEAST_LENGTHS = (8, 24)  # bytes of the matches
@@ -81,6 +85,11 @@ class ImageModel(NamedTuple):
     covariances: np.ndarray  # int32 [REGRESSIONS, PLANES, NEIGHBOURS, NEIGHBOURS]
     products: np.ndarray  # int64 [REGRESSIONS, PLANES, NEIGHBOURS]
     factors: np.ndarray  # int32 [REGRESSIONS, PLANES, NEIGHBOURS]
+    sums: np.ndarray  # int32 [2, columns of samples, TERMS]: those of rows above, and of the row
+    left: np.ndarray  # int32 [PLANES, TERMS]
+    right: np.ndarray  # int32 [TERMS]
+    equations: np.ndarray  # float64 [INPUTS, INPUTS]
+    solved: np.ndarray  # float64 [INPUTS]
     matches: np.ndarray  # match.STATE [matches]
     least_lengths: np.ndarray  # int64 [matches]
     match_table: np.ndarray  # int32
@@ -108,7 +117,8 @@ def memory(size: int, preset: Preset) -> int:
     """Estimate the bytes of the model of an image of `size` bytes."""
     maps = 4 * (2 * preset.predictions * LEVELS * 8 * BINS + preset.direct * 65536)
     misses = 4 * min(size, MOST_ROW) * preset.predictions
-    return (layout.LINE << _line_bits(size, preset)) + maps + misses + 12 * size + (4 << 20)
+    sums = 8 * min(size, MOST_SUMS) * TERMS if preset.regressions else 0
+    return (layout.LINE << _line_bits(size, preset)) + maps + misses + sums + 12 * size + (4 << 20)
 
 
 def _line_bits(size: int, preset: Preset) -> int:
@@ -125,7 +135,6 @@ def build_model(filtered: Filtered, form: Layout, preset: Preset) -> ImageModel:
     inputs, lines = -(-(bias + 1) // 8) * 8, 1 << _line_bits(size, preset)
     ring = 1 << (up_of(form.stride, form.pixel) + 2 * form.pixel).bit_length()
     sets = len(ROWS) - (form.colours == 0)
-    regressions, planes = (preset.regressions, PLANES) if preset.regressions else (1, 1)
     return ImageModel(
         **filtered._asdict(),
         flat_entries=np.full(flat.ENTRIES, adaptive.EVEN, np.uint32),
@@ -159,10 +168,7 @@ def build_model(filtered: Filtered, form: Layout, preset: Preset) -> ImageModel:
         relative_at=np.zeros(2 * preset.predictions, np.int64),
         direct=np.full(preset.direct * 65536, 1 << 31, np.uint32),
         direct_at=np.zeros(preset.direct, np.int64),
-        neighbours=np.zeros(NEIGHBOURS * min(preset.regressions, 1), np.int32),
-        covariances=np.zeros((regressions, planes, NEIGHBOURS, NEIGHBOURS), np.int32),
-        products=np.zeros((regressions, planes, NEIGHBOURS), np.int64),
-        factors=np.zeros((regressions, planes, NEIGHBOURS), np.int32),
+        **_regressions(form, preset),
         matches=np.zeros(preset.matches, match.STATE),
         least_lengths=np.array(_LEAST_LENGTHS[: preset.matches], np.int64),
         match_table=match.fresh_table(preset.matches, data.size),
@@ -175,6 +181,23 @@ def build_model(filtered: Filtered, form: Layout, preset: Preset) -> ImageModel:
         apm_byte=mixer.fresh_apm(PLANES * 256),
         apm_level=mixer.fresh_apm(LEVELS * 8),
     )
+
+
+def _regressions(form: Layout, preset: Preset) -> dict[str, np.ndarray]:
+    """Return the arrays of regression.py and nearby.py."""
+    regressions, planes = (preset.regressions, PLANES) if preset.regressions else (1, 1)
+    columns = min(form.stride // form.sample, MOST_SUMS) if preset.regressions else 0
+    return {
+        "neighbours": np.zeros(NEIGHBOURS * min(preset.regressions, 1), np.int32),
+        "covariances": np.zeros((regressions, planes, NEIGHBOURS, NEIGHBOURS), np.int32),
+        "products": np.zeros((regressions, planes, NEIGHBOURS), np.int64),
+        "factors": np.zeros((regressions, planes, NEIGHBOURS), np.int32),
+        "sums": np.zeros((2, columns, TERMS), np.int32),
+        "left": np.zeros((PLANES, TERMS), np.int32),
+        "right": np.zeros(TERMS, np.int32),
+        "equations": np.zeros((INPUTS, INPUTS), np.float64),
+        "solved": np.zeros(INPUTS, np.float64),
+    }
 
 
 def _first_weights(form: Layout, inputs: int, first_relative: int, first_direct: int, sets: int) -> np.ndarray:

@@ -7,11 +7,12 @@ from squeeze.codecs.image.filters import add_filters, remove_filters
 from squeeze.codecs.image.layout import Layout
 from squeeze.codecs.image.medium import Image
 from squeeze.codecs.image.model import DIRECT_OF
+from squeeze.codecs.image.nearby import USED
 from squeeze.codecs.image.neighbours import FIRST, LATER, LINEAR, ONE
 from squeeze.codecs.image.predictions import ACTIVITY, COARSE, TRUST
 from squeeze.codecs.image.regression import FACTOR_BITS
 from squeeze.codecs.image.relative import BIN, BINS, LEVELS, START
-from squeeze.codecs.image.state import FAST, FULL, SIZES, margin, memory
+from squeeze.codecs.image.state import FAST, FULL, INPUTS, NEIGHBOURS, SIZES, TERMS, margin, memory
 from tests.makers import images
 
 
@@ -24,6 +25,12 @@ def test_filters_are_those_of_the_specification(kinds):
     assert data.tobytes() == made.tobytes() and found.tolist() == (kinds * 10)[:10]
     add_filters(again, data, 0, made.size, 60, 3, found, 0)
     assert np.array_equal(again, rows)
+
+
+def test_the_pixels_nearby_have_equations_for_each_plane():
+    assert USED.shape == (3, INPUTS) and (USED >= 0).all() and (USED < NEIGHBOURS).all()
+    assert all(len(set(row)) == INPUTS for row in USED.tolist())
+    assert len(np.tril_indices(INPUTS)[0]) + INPUTS == TERMS
 
 
 def test_linear_predictions_continue_a_single_colour():

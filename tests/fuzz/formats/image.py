@@ -9,7 +9,7 @@ from tests.makers import images
 
 
 class Image(Sqz):
-    """Files of an image alone, with filters, of two colours, made by a JPEG decoder, and of several with other bytes between them."""
+    """Files of an image alone, with filters, of two colours, made by a JPEG decoder, and of several."""
 
     def __init__(self, name: str, folder: Path) -> None:
         super().__init__(name, folder, 1)
