@@ -32,6 +32,7 @@ from squeeze.checkpoint.safetensors import named
 from squeeze.checkpoint.stored import StoredForm, dtype_named
 from squeeze.engine.inputs import Samples, flat, parameters_of, texts_in
 from squeeze.errors import FormatError, printable
+from squeeze.integrations.bundled import later_members
 from squeeze.integrations.forms import FORMS
 from squeeze.integrations.load_options import current, load_options
 from squeeze.integrations.loading import leaves_of, place_layers
@@ -81,8 +82,10 @@ class SqueezeQuantizer(DiffusersQuantizer):
 
     def maybe_update_loaded_keys(self, loaded_keys: list[str], checkpoint_files: list[str]) -> list[str]:
         """Note the files that diffusers reads, which it passes only to this method."""
-        self.payloads = Payloads([str(file) for file in checkpoint_files], current())
-        return loaded_keys
+        files = [str(file) for file in checkpoint_files]
+        self.payloads, self.members = Payloads(files, current()), later_members(files)
+        self.payloads.take(self.members)
+        return list(dict.fromkeys((*loaded_keys, *self.members)))
 
     def _process_model_before_weight_loading(
         self, model: nn.Module, keep_in_fp32_modules: list[str] | None = None, **kwargs: Any
@@ -91,6 +94,7 @@ class SqueezeQuantizer(DiffusersQuantizer):
         self.payloads.place(model, (), kept | {"": self.dtype})
 
     def _process_model_after_weight_loading(self, model: nn.Module, **kwargs: Any) -> nn.Module:
+        self.payloads.fill(model, self.members)
         self.payloads.settle(model)
         return model
 
@@ -139,7 +143,8 @@ class StoredQuantizer(DiffusersQuantizer):
     def maybe_update_loaded_keys(self, loaded_keys: list[str], checkpoint_files: list[str]) -> list[str]:
         """Note the files that diffusers reads, which it passes only to this method."""
         self.files = [str(file) for file in checkpoint_files]
-        return loaded_keys
+        self.members = later_members(self.files) if is_packed(self.files) else {}
+        return list(dict.fromkeys((*loaded_keys, *self.members)))
 
     def _process_model_before_weight_loading(
         self, model: nn.Module, keep_in_fp32_modules: list[str] | None = None, **kwargs: Any
@@ -148,6 +153,7 @@ class StoredQuantizer(DiffusersQuantizer):
         infos: Mapping[str, Any]
         if is_packed(self.files):
             self.payloads = Payloads(self.files, current())
+            self.payloads.take(self.members)
             infos = {name: stored.record for name, stored in self.payloads.stored.items()}
         else:
             infos = {tensor.name: tensor for name in self.files for tensor in tensorfile.read(Path(name)).tensors}
@@ -175,6 +181,7 @@ class StoredQuantizer(DiffusersQuantizer):
     def _process_model_after_weight_loading(self, model: nn.Module, **kwargs: Any) -> nn.Module:
         self.form.settle(model)
         if self.payloads:
+            self.payloads.fill(model, self.members)
             self.payloads.settle(model)
         return model.requires_grad_(False)
 

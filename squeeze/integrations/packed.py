@@ -17,7 +17,7 @@ from torch import nn
 from transformers.core_model_loading import WeightConverter, WeightTransform
 
 from squeeze.checkpoint import safetensors as tensorfile
-from squeeze.checkpoint.safetensors import named
+from squeeze.checkpoint.safetensors import Bytes, named
 from squeeze.errors import FormatError, SqueezeError, escaped
 from squeeze.integrations.coded_layers import Buffers, CodedBlock, CodedEmbedding, CodedLinear, ResidentLinear
 from squeeze.integrations.conversions import Destination, FromPayloads, destinations
@@ -34,7 +34,7 @@ from squeeze.packing.weights import torch_shape
 from squeeze.system.limits import Limits
 from squeeze.system.machine import MappedFiles, trim_memory
 
-__all__ = ["Payloads", "is_packed", "memory_of"]
+__all__ = ["Payloads", "base_of", "is_packed", "memory_of"]
 
 _BLOCK_SHARE = 8  # a block of more than this part of the model is decoded layer by layer
 _LEAST_PIECE = 1 << 20  # bytes
@@ -72,6 +72,18 @@ class Payloads:
         self.places: dict[str, Place] = {}
         self._converted: dict[str, tuple[Destination, torch.dtype]] = {}
         self._error: SqueezeError | None = None
+
+    def take(self, tensors: Mapping[str, tuple[Record, Bytes]]) -> None:
+        """Take the stored bytes of tensors that have no payload of their own in the files."""
+        for name, (record, data) in tensors.items():
+            self.stored[name] = PackedTensor(name, record, data.size, None)
+
+    def fill(self, model: nn.Module, tensors: Mapping[str, tuple[Record, Bytes]]) -> None:
+        """Put the bytes of these tensors into a loaded model, on the device of the others."""
+        devices = [tensor.device for tensor in model.parameters() if tensor.device.type != "meta"]
+        for name in tensors.keys() & self.places.keys():
+            data = torch.from_numpy(tensors[name][1])
+            _put([_owner(model, name)], data.to(devices[0]) if devices else data)
 
     def place(
         self, model: nn.Module, conversions: Sequence[WeightTransform], plan: Mapping[str, torch.dtype] | None = None
@@ -268,7 +280,7 @@ def _stored(files: list[str], named_base: Base | Path | str | None) -> dict[str,
     Raises FormatError if a file is not packed, and SqueezeError if the base is missing, wrong or not needed.
     """
     packed = [_read(name) for name in files]
-    base, found = _base_of(packed, named_base), {}
+    base, found = base_of(packed, named_base), {}
     for one in packed:
         others = Others(one, base, Limits())
         for tensor, record in zip(one.file.tensors, one.description.records, strict=True):
@@ -284,7 +296,7 @@ def _read(name: str) -> PackedFile:
         raise type(error)(f"{name}: {error}") from None
 
 
-def _base_of(packed: list[PackedFile], named_base: Base | Path | str | None) -> Base | None:
+def base_of(packed: list[PackedFile], named_base: Base | Path | str | None) -> Base | None:
     """Return the base of packed files, or None if they hold no difference."""
     differences = [one for one in packed if one.description.base]
     if not differences:

@@ -23,6 +23,7 @@ from transformers.quantizers.base import HfQuantizer
 from squeeze.checkpoint import safetensors as tensorfile, torch_file, weight_files
 from squeeze.checkpoint.checkpoint import TORCH_DTYPES
 from squeeze.errors import FormatError, LimitError, SqueezeError, escaped
+from squeeze.integrations.bundled import has_bundles, write_members
 from squeeze.packing import container
 from squeeze.packing.sources import SUFFIX
 from squeeze.packing.unpack import unpack
@@ -105,13 +106,25 @@ def _given_restored(original: Any) -> Any:
     def preprocess_model(self: Any, model: Any, dtype: Any = None, **options: Any) -> None:
         files = options.get("checkpoint_files") or []
         packed = [path for path in files if path.endswith(SUFFIX) and _is_packed(Path(path))]
-        if packed and not getattr(self, "takes_payloads", False):
-            scratch = Path(mkdtemp(prefix=_PREFIX))
-            self.squeeze_scratch = weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
+        if packed and getattr(self, "takes_payloads", False):
+            opened = [container.read(Path(path)) for path in packed]
+            if any(map(has_bundles, opened)):
+                target = _scratch(self) / f"members{SUFFIX}"
+                write_members(opened, target)
+                files.append(str(target))
+        elif packed:
+            scratch = _scratch(self)
             files[:] = [str(_unpacked(Path(path), scratch)) if path in packed else path for path in files]
         original(self, model, dtype, **options)
 
     return preprocess_model
+
+
+def _scratch(quantizer: Any) -> Path:
+    """Create a scratch folder that is deleted after loading."""
+    scratch = Path(mkdtemp(prefix=_PREFIX))
+    quantizer.squeeze_scratch = weakref.finalize(quantizer, shutil.rmtree, scratch, ignore_errors=True)
+    return scratch
 
 
 def _then_freed(original: Any) -> Any:

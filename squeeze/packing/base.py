@@ -252,7 +252,7 @@ def file_of(path: Path, name: str, limits: Limits) -> tuple[TensorFile, PackedFi
             return file, None, False
         packed = container.describe(file, limits)
         container.check_limits(packed, limits)
-        return file, packed, packed.is_torch
+        return packed.file, packed, packed.is_torch
     source = source_of(path, not name, limits, strict=True)
     return (source.file, None, source.is_torch) if source else None
 

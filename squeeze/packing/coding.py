@@ -114,6 +114,8 @@ class Coding:
     is_stored = False  # whether the payload is the tensor's bytes
     is_difference = False  # whether the same tensor of the base is needed
     is_shared = False  # whether bytes of other tensors of the same checkpoint are needed
+    is_member = False  # whether the payload has other tensors as well (bundles.py)
+    takes_bundles = True  # whether it codes several tensors together
     in_segments = False  # whether a few rows are decoded without the others
     stays_coded = False  # whether a loaded model may keep the payload, and decode it each time (device_decode)
     cpu_only = False  # whether no GPU decodes it
@@ -139,6 +141,10 @@ class Coding:
         """
         other = None if base is None else InMemory(base)
         return whole(self.decode_parts(InMemory(payload), form, other, threads), threads)
+
+    def decode_bundle(self, payload: Bytes, form: Form, threads: int) -> Bytes:
+        """Return the bytes of several tensors, end to end; of a difference, those that the base is added to by XOR."""
+        return self.decode(payload, form, None, threads)
 
     def decode_parts(self, payload: Content, form: Form, base: Content | None, threads: int) -> Content:
         """Return the bytes to be read in parts, each decoded when it is read. Raises as `decode`, at once or then."""

@@ -55,6 +55,9 @@ class Delta(Wrapper):
 
     is_difference = True
 
+    def decode_bundle(self, payload: Bytes, form: Form, threads: int) -> Bytes:
+        return self.inner.decode(payload, form, None, threads)
+
     def encode(self, subject: Subject, writer: Writer) -> int:
         return self.inner.encode(subject.difference, writer) if subject.difference.bits < subject.bits else 0
 
@@ -284,6 +287,7 @@ class Ulps(Coding):
     """Differences from the base in units of the last place (tensors/ulps.py)."""
 
     is_difference = True
+    takes_bundles = False
 
     def takes(self, dtype: str) -> bool:
         return dtype in ulps.MANTISSAS
@@ -308,6 +312,7 @@ class Shared(Wrapper):
     """
 
     is_shared = True
+    takes_bundles = False
 
     def takes(self, dtype: str) -> bool:
         return self.inner.takes(dtype)
@@ -368,12 +373,21 @@ _TRIED = (tried for level in LEVELS for tried in (*LEVELS[level], SHARED[level])
 CODINGS = {coding.name: coding for tried in _TRIED for coding in (STORED, *tried)}
 
 
-def encode(subject: Subject, level: str, writer: Writer) -> tuple[Coding, int]:
+def encode(subject: Subject, level: str, writer: Writer, is_bundle: bool = False) -> tuple[Coding, int]:
     """Write the payload of the first coding of a level that makes a tensor shorter.
 
-    Returns the coding and the payload's bytes. If none does, it is STORED with 0 bytes, and nothing is written.
+    Args:
+        subject: the tensor.
+        level: the level of packing.
+        writer: where the payload goes.
+        is_bundle: whether it is several tensors, end to end.
+
+    Returns:
+        The coding and the payload's bytes. If none does, it is STORED with 0 bytes, and nothing is written.
     """
     for coding in _tried(level, subject.form.dtype, subject.base is not None, subject.table is not None):
+        if is_bundle and not coding.takes_bundles:
+            continue
         if size := coding.encode(subject, writer):
             return coding, size
     return STORED, 0
@@ -385,10 +399,13 @@ def _tried(level: str, dtype: str, with_base: bool, is_shared: bool) -> tuple[Co
     return tuple(coding for coding in tried if coding.takes(dtype))
 
 
-def encode_in_memory(subject: Subject, level: str) -> tuple[Coding, Bytes]:
-    """Return the coding and the payload of a tensor; the payload of STORED is the tensor's own array."""
+def encode_in_memory(subject: Subject, level: str, is_bundle: bool = False) -> tuple[Coding, Bytes]:
+    """Return the coding and the payload of a tensor; the payload of STORED is the tensor's own array.
+
+    Args are those of `encode`.
+    """
     writer = MemoryWriter()
-    coding, size = encode(subject, level, writer)
+    coding, size = encode(subject, level, writer, is_bundle)
     payload = writer.payload(size)
     return coding, whole(subject.content) if coding.is_stored else payload
 

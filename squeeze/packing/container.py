@@ -1,227 +1,55 @@
 """The packed file: a safetensors file of uint8 payloads whose metadata describes how to restore the original.
 
-`Description` is that metadata, which is read with every value checked. docs/format.md specifies it. Payloads are coded
-by codings.py, files and folders by pack.py.
+description.py has that metadata. docs/format.md specifies it. Payloads are coded by codings.py, files and folders by
+pack.py.
 """
 
-import base64
 import json
-import re
-import zlib
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from squeeze.checkpoint import safetensors as tensorfile
-from squeeze.checkpoint.safetensors import Tensor, TensorFile, named
-from squeeze.errors import DamagedError, FormatError, SqueezeError, printable
-from squeeze.packing.codings import CODINGS, LEVELS, longest_named
+from squeeze.checkpoint.safetensors import TensorFile, named
+from squeeze.errors import FormatError, SqueezeError
+from squeeze.packing import bundling
+from squeeze.packing.bundles import shares
+from squeeze.packing.codings import longest_named
+from squeeze.packing.description import Description, damaged
 from squeeze.packing.record import Record
 from squeeze.packing.sources import Source
-from squeeze.system.documents import parse_object, parsed_size
 from squeeze.system.limits import Limits
 
 __all__ = [
+    "CHECKSUM",
     "KEY",
+    "Coded",
     "PackedFile",
     "check_limits",
     "describe",
     "describes",
     "header_bytes",
+    "header_checksum",
     "header_of",
     "is_packed",
     "read",
     "reserve",
 ]
 
-FORMAT = 1
-_FOLDED = 1 << 12  # bytes: a longer description is compressed
 _SIZE = 8  # bytes of the length of a header
-_PADDING = 256  # a header is padded to what was reserved if that adds less than one in so many bytes
-_KEYS = {"format", "level", "size", "sha256", "header", "tensors"}
-_PIECE = 1 << 20
-
-
-@dataclass(frozen=True)
-class Description:
-    """The metadata of a packed file: size, hash and header of the original, and its tensors in the order of their
-    bytes.
-
-    base: sorted SHA-256 of the base's files of the same kind. places: where each tensor begins, in a file of torch's.
-    """
-
-    size: int
-    sha256: str
-    header: bytes
-    level: str
-    records: tuple[Record, ...]
-    base: tuple[str, ...] = ()
-    places: tuple[int, ...] | None = None
-
-    def original(self, names: list[str], limits: Limits | None, path: Path) -> TensorFile:
-        """Return the header of the original file.
-
-        Args:
-            names: names of the tensors, in order.
-            limits: bounds of memory.
-            path: the packed file, for messages.
-
-        Raises FormatError if there can be no such file, and LimitError.
-        """
-        if self.places is None:
-            return tensorfile.parse(path, self.size, self.header, limits)
-        if not len(names) == len(self.records) == len(self.places):
-            raise FormatError("its tensors are others")
-        tensors, end, between = [], 0, 0
-        for name, record, begin in zip(names, self.records, self.places, strict=True):
-            tensorfile.check_shape(name, record.shape)
-            tensors.append(Tensor(name, record.dtype, record.shape, begin, begin + record.size))
-            between += begin - end
-            if begin < end or not tensorfile.fits(record.dtype, record.shape, record.size):
-                raise FormatError(f"{tensorfile.named(name)} overlaps another tensor or has an invalid size")
-            end = begin + record.size
-        if end > self.size or between + self.size - end != len(self.header):
-            raise FormatError("its tensors and gaps do not add up to the file")
-        return TensorFile(path, self.size, self.header, None, tuple(tensors))
-
-    def to_text(self) -> str:
-        """Return the description as JSON; a long one as base64 of its zlib stream."""
-        text = self.to_json()
-        if len(text) <= _FOLDED:
-            return text
-        return min(text, base64.b64encode(zlib.compress(text.encode())).decode(), key=len)
-
-    def to_json(self) -> str:
-        """Return the description as JSON."""
-        described: dict[str, Any] = {
-            "format": FORMAT,
-            "level": self.level,
-            "size": self.size,
-            "sha256": self.sha256,
-            "header": base64.b64encode(zlib.compress(self.header, 9)).decode(),
-            "tensors": [_as_json(record) for record in self.records],
-        }
-        if self.base:
-            described["base"] = list(self.base)
-        if self.places is not None:
-            described["places"] = list(self.places)
-        return json.dumps(described, separators=(",", ":"))
-
-    @classmethod
-    def from_text(cls, text: str, limits: Limits) -> "Description":
-        """Parse a description.
-
-        Raises:
-            FormatError: if it is of another format.
-            DamagedError: if it is not a text that `to_text` writes.
-            LimitError: if parsing it takes more memory than `limits` allow.
-        """
-        label = "the description of the packed checkpoint"
-        try:
-            if not text.startswith("{"):
-                text = unfolded(text, tensorfile.MAX_HEADER, limits, label).decode()
-            limits.need_memory(parsed_size(text), label)
-            described = parse_object(text)
-            version = _number(described.get("format"))
-        except (FormatError, ValueError, zlib.error):
-            raise damaged("it cannot be read") from None
-        if version != FORMAT:
-            raise FormatError(f"packed format {printable(version)} is unknown: use a newer squeeze")
-        try:
-            return _description(described, limits)
-        except (KeyError, TypeError, ValueError, zlib.error):
-            raise damaged("it cannot be read") from None
-
-
-def damaged(why: str) -> DamagedError:
-    """Return the error for a damaged description."""
-    return DamagedError(f"the description of the packed checkpoint is damaged: {why}")
-
-
-def _description(described: dict[str, Any], limits: Limits) -> Description:
-    """Parse the values. Raises KeyError, TypeError, ValueError or zlib.error if any is invalid."""
-    if not _KEYS <= described.keys() <= _KEYS | {"base", "places"}:
-        raise ValueError
-    header = unfolded(described["header"], tensorfile.MAX_HEADER + 8, limits, "the header of the original")
-    return Description(
-        *(_number(described["size"]), _hash(described["sha256"]), header, _checked_choice(described["level"], LEVELS)),
-        tuple(_record(*entry) for entry in _list(described["tensors"])),
-        tuple(map(_hash, _list(described.get("base", [])))),
-        tuple(map(_number, _list(described["places"]))) if "places" in described else None,
-    )
-
-
-def _as_json(record: Record) -> list[Any]:
-    entry = [record.dtype, list(record.shape), record.coding.name, f"{record.checksum:016x}"]
-    return entry if record.length is None else [*entry, record.length]
-
-
-def _record(dtype: Any, shape: Any, coding: Any, checksum: Any, *length: Any) -> Record:
-    if not isinstance(dtype, str) or bool(length) == (dtype in tensorfile.ELEMENT_BITS):
-        raise ValueError
-    return Record(
-        *(dtype, tuple(map(_number, _list(shape)))),
-        *(CODINGS[_checked_choice(coding, CODINGS)], int(_hash(checksum, 16), 16)),
-        *map(_number, length),
-    )
-
-
-def _number(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 63:
-        raise ValueError
-    return value
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError
-    return value
-
-
-def _checked_choice(value: Any, choices: Any) -> str:
-    if not isinstance(value, str) or value not in choices:
-        raise ValueError
-    return value
-
-
-def _hash(value: Any, digits: int = 64) -> str:
-    if not isinstance(value, str) or not re.fullmatch(f"[0-9a-f]{{{digits}}}", value):
-        raise ValueError
-    return value
-
-
-def unfolded(text: Any, max_size: int, limits: Limits, label: str) -> bytes:
-    """Decompress base64 text of zlib, piece by piece.
-
-    Args:
-        text: the text.
-        max_size: bound of the result in bytes.
-        limits: bounds of memory, for parsing the result as JSON.
-        label: what the bytes are, for the message.
-
-    Raises ValueError or zlib.error if the text is invalid or the result longer than `max_size`, and LimitError.
-    """
-    if not isinstance(text, str):
-        raise ValueError
-    coded, unpacker, pieces, size = base64.b64decode(text, validate=True), zlib.decompressobj(), [], 0
-    while not unpacker.eof:
-        pieces.append(unpacker.decompress(coded, _PIECE))
-        size, coded = size + len(pieces[-1]), unpacker.unconsumed_tail
-        limits.need_memory(8 * size, label)
-        if size > max_size or not (pieces[-1] or coded or unpacker.eof):
-            raise ValueError
-    if unpacker.unused_data:
-        raise ValueError
-    return b"".join(pieces)
-
-
+_PADDING = 1 << 12  # a header is padded to what was reserved if that adds less than one in so many bytes
+Coded = tuple[tuple[Record, ...], int]  # the tensors of a payload, and its size
 _ADAPTER = "adapter "  # how the value under KEY begins in an adapter (lm/adapter.py)
 KEY = "squeeze"  # in __metadata__
+CHECKSUM = "squeeze.checksum"
 
 
 def header_of(
-    source: Source, level: str, base: tuple[str, ...], coded: Sequence[tuple[Record, int]], sha256: str, length: int
+    source: Source, level: str, base: tuple[str, ...], coded: Sequence[Coded], sha256: str, length: int
 ) -> bytes:
     """Build the header of a packed file, padded to `length` bytes unless these are many for the file.
 
@@ -229,15 +57,15 @@ def header_of(
         source: the original file.
         level: the level of packing.
         base: hashes of the base that tensors may refer to.
-        coded: the record of each tensor, and the size of its payload.
+        coded: the records of the tensors in each payload, and its size.
         sha256: hash of the original.
         length: bytes that were reserved for the header.
     """
-    file, records = source.file, tuple(record for record, _ in coded)
+    file, records = source.file, tuple(record for payload, _ in coded for record in payload)
     needed = base if any(record.coding.is_difference for record in records) else ()
-    description = Description(file.size, sha256, file.header, level, records, needed, _places(source))
+    description = _description(source, sha256, level, records, needed)
     sizes = [size for _, size in coded]
-    header = header_bytes([tensor.name for tensor in file.tensors], sizes, description.to_text())
+    header = header_bytes(_names(file, [len(payload) for payload, _ in coded]), sizes, description.to_text())
     if _PADDING * (length - len(header)) > sum(sizes):
         return header
     return _header(header[_SIZE:], max(length, len(header)))
@@ -252,11 +80,41 @@ def reserve(source: Source, level: str, base: tuple[str, ...], shared: Container
         base: hashes of the base that tensors may refer to.
         shared: names of tensors that may share bytes with others.
     """
-    file, sizes = source.file, [tensor.size for tensor in source.file.tensors]
-    longest = [longest_named(tensor.layout, bool(base), tensor.name in shared) for tensor in file.tensors]
-    records = tuple(Record.of(tensor, coding) for tensor, coding in zip(file.tensors, longest, strict=True))
-    description = Description(file.size, "0" * 64, file.header, level, records, base, _places(source))
-    return len(header_bytes([tensor.name for tensor in file.tensors], sizes, description.to_json()))
+    file, records, sizes = source.file, list[Record](), list[int]()
+    counts = bundling.planned(file, shared)
+    for count in counts:
+        tensors = file.tensors[len(records) : len(records) + count]
+        sizes.append(sum(tensor.size for tensor in tensors))
+        longest = longest_named(tensors[0].layout, bool(base), tensors[0].name in shared and count == 1)
+        if count == 1:
+            records.append(Record.of(tensors[0], longest))
+        else:
+            records += bundling.longest_records(tensors, longest)
+    description = _description(source, "0" * 64, level, tuple(records), base)
+    return len(header_bytes(_names(file, counts), sizes, description.to_json()))
+
+
+def _description(
+    source: Source, sha256: str, level: str, records: tuple[Record, ...], base: tuple[str, ...]
+) -> Description:
+    """Return the description of a file.
+
+    Args:
+        source: the original file.
+        sha256: hash of the original.
+        level: the level of packing.
+        records: of all tensors.
+        base: hashes of the base that tensors refer to.
+    """
+    file, names = source.file, tuple[str, ...]()
+    if source.is_torch and any(record.coding.is_member for record in records):
+        names = tuple(tensor.name for tensor in file.tensors)
+    return Description(file.size, sha256, file.header, level, records, base, _places(source), names)
+
+
+def _names(file: TensorFile, counts: Sequence[int]) -> list[str]:
+    """Return the names of payloads, which are those of their first tensors. counts: of the tensors of each."""
+    return [file.tensors[end - count].name for end, count in zip(accumulate(counts), counts, strict=True)]
 
 
 def _places(source: Source) -> tuple[int, ...] | None:
@@ -266,13 +124,22 @@ def _places(source: Source) -> tuple[int, ...] | None:
 
 def header_bytes(names: list[str], sizes: list[int], description: str) -> bytes:
     """Return a packed file's header for payloads of these sizes. description: its text, see `Description.to_text`."""
-    entries: dict[str, Any] = {"__metadata__": {"format": "pt", KEY: description}}
+    checksum = header_checksum(names, sizes, description)
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt", CHECKSUM: checksum, KEY: description}}
     offset = 0
     for name, size in zip(names, sizes, strict=True):
         entries[name] = {"dtype": "U8", "shape": [size], "data_offsets": [offset, offset + size]}
         offset += size
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     return _header(text, _SIZE + -(-len(text) // 8) * 8)
+
+
+def header_checksum(names: Sequence[str], sizes: Sequence[int], description: str) -> str:
+    """Return the checksum of all that a packed file's header says: XXH3-64, as hexadecimal digits."""
+    state = xxhash.xxh3_64(description.encode(errors="surrogatepass"))
+    for name, size in zip(names, sizes, strict=True):
+        state.update(b"\0" + name.encode() + b"\0" + size.to_bytes(8, "little"))
+    return state.hexdigest()
 
 
 def _header(text: bytes, length: int) -> bytes:
@@ -286,12 +153,23 @@ def _header(text: bytes, length: int) -> bytes:
 class PackedFile:
     """A packed file whose header was checked.
 
-    file: its tensors are the payloads, in the order of `description.records`. original: the file that was packed.
+    file: its tensors are the payloads, in the order of `description.records`; the tensors of a bundle all have its
+    payload. original: the file that was packed.
     """
 
     file: TensorFile
     description: Description
     original: TensorFile
+
+    @property
+    def coded_sizes(self) -> list[int]:
+        """The bytes of each tensor's payload, or its share of the payload of a bundle."""
+        sizes, first = list[int](), 0
+        for count in self.description.counts:
+            raw = [record.size for record in self.description.records[first : first + count]]
+            sizes += shares(raw, self.file.tensors[first].size)
+            first += count
+        return sizes
 
     @property
     def is_torch(self) -> bool:
@@ -324,23 +202,35 @@ def describe(file: TensorFile, limits: Limits | None = None) -> PackedFile:
     """Parse the description of a file whose header was checked. Raises as `read`."""
     if file.metadata is None or not describes(file.metadata):
         raise FormatError("not a packed checkpoint: it has no description by squeeze")
-    description = Description.from_text(file.metadata[KEY], limits or Limits())
+    text, payloads = file.metadata[KEY], file.tensors
+    found = header_checksum([one.name for one in payloads], [one.size for one in payloads], text)
+    if file.metadata.get(CHECKSUM) != found:
+        raise damaged("its checksum differs")
+    description = Description.from_text(text, limits or Limits())
+    counts = description.counts
+    if len(counts) != len(payloads):
+        raise damaged("it describes other tensors")
     try:
-        original = description.original([tensor.name for tensor in file.tensors], limits, file.path)
+        original = description.original([tensor.name for tensor in payloads], limits, file.path)
     except FormatError as error:
         raise damaged(f"the original: {error}") from None
-    _check(file, original, description)
-    return PackedFile(file, description, original)
+    if len(original.tensors) != len(description.records):
+        raise damaged("it describes other tensors")
+    if _names(original, counts) != [tensor.name for tensor in payloads]:
+        raise damaged("it describes tensors with other names")
+    places = [one for one, count in zip(payloads, counts, strict=True) for _ in range(count)]
+    tensors = [
+        replace(place, name=tensor.name) if place.name != tensor.name else place
+        for place, tensor in zip(places, original.tensors, strict=True)
+    ]
+    expanded = replace(file, tensors=tuple(tensors))
+    _check(expanded, original, description)
+    return PackedFile(expanded, description, original)
 
 
 def _check(file: TensorFile, original: TensorFile, description: Description) -> None:
     """Raise DamagedError if the description does not match the file's tensors."""
-    if len(original.tensors) != len(file.tensors) or len(description.records) != len(file.tensors):
-        raise damaged("it describes other tensors")
-    if set(original.by_name) != set(file.by_name):
-        raise damaged("it describes tensors with other names")
-    for tensor, record in zip(file.tensors, description.records, strict=True):
-        before = original.by_name[tensor.name]
+    for tensor, before, record in zip(file.tensors, original.tensors, description.records, strict=True):
         if tensor.dtype != "U8" or not record.is_of(before):
             raise damaged(f"{named(tensor.name)} has another dtype or shape")
         coding = record.coding

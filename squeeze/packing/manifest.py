@@ -17,7 +17,7 @@ from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.weight_files import MANIFEST
 from squeeze.errors import DamagedError, FormatError, LimitError, printable
 from squeeze.packing import container
-from squeeze.packing.container import unfolded
+from squeeze.packing.description import unfolded
 from squeeze.packing.sources import INDEX, SUFFIX
 from squeeze.system import files
 from squeeze.system.documents import check, read_object

@@ -8,7 +8,7 @@ unpack.py's.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,9 @@ from squeeze.checkpoint.safetensors import Tensor
 from squeeze.errors import FormatError, SqueezeError, VerifyError, printable
 from squeeze.packing import codings, container, folder, manifest, repeats
 from squeeze.packing.base import Base, is_packed
+from squeeze.packing.bundles import shares
 from squeeze.packing.chain import packed_files
-from squeeze.packing.record import Record
+from squeeze.packing.container import Coded
 from squeeze.packing.repeats import Sharing
 from squeeze.packing.run import Journal, Run
 from squeeze.packing.running_hash import RunningHash
@@ -332,20 +333,20 @@ class _Job:
         self.progress(len(file.header))
         return file.size, digest
 
-    def _code(self, run: Run, journal: Journal, start: int) -> list[tuple[Record, int]]:
-        """Write the payloads from `start` on that no earlier run has written; return record and payload size of every
-        tensor.
-        """
+    def _code(self, run: Run, journal: Journal, start: int) -> list[Coded]:
+        """Write the payloads from `start` on that no earlier run has written; return records and size of all."""
         coded = journal.resume(run, start)
-        for tensor, size in run.resume(start, coded):
-            self._tell(tensor, size)
-        for tensor, record, payload in run.code(len(coded)):
-            journal.note(tensor, record, payload)
+        for tensors, size in run.resume(start, coded):
+            self._tell(tensors, size)
+        for tensors, records, payload in run.code(sum(len(records) for records, _ in coded)):
+            journal.note(tensors, records, payload)
             size = payload if isinstance(payload, int) else payload.size
-            coded.append((record, size))
-            self._tell(tensor, size)
+            coded.append((records, size))
+            self._tell(tensors, size)
         return coded
 
-    def _tell(self, tensor: Tensor, size: int) -> None:
-        self.on_tensor(tensor.size, size)
-        self.progress(tensor.size)
+    def _tell(self, tensors: Sequence[Tensor], size: int) -> None:
+        sizes = [tensor.size for tensor in tensors]
+        for raw, coded in zip(sizes, shares(sizes, size), strict=True):
+            self.on_tensor(raw, coded)
+        self.progress(sum(sizes))

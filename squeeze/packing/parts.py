@@ -1,7 +1,7 @@
 """Packing and restoring a file in parts, for several workers: each takes some tensors, and one joins the parts.
 
 The joined file is the same as from `pack` or `unpack`. A part of a packed file is its payloads end to end, with a table
-of [coding, checksum, size]. A part of a restored file is its bytes alone: the gap before each tensor, and the tensor.
+of [coding, checksums, size]. A part of a restored file is its bytes alone: the gap before each tensor, and the tensor.
 """
 
 import hashlib
@@ -17,9 +17,8 @@ import numpy as np
 
 from squeeze.packing import container
 from squeeze.packing.base import Base
-from squeeze.packing.codings import CODINGS
-from squeeze.packing.container import PackedFile
-from squeeze.packing.record import Record
+from squeeze.packing.bundling import described, records_of
+from squeeze.packing.container import Coded, PackedFile
 from squeeze.packing.repeats import Sharing
 from squeeze.packing.run import Run
 from squeeze.packing.running_hash import Checksums
@@ -45,7 +44,6 @@ __all__ = [
 
 _DIGEST = 8
 _PIECE = 1 << 22
-Sized = tuple[Record, int]  # with the size of its payload
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ def pack_part(source: Source, span: Span, packing: Packing, sink: BinaryIO) -> N
         writing.seek(0)
         for piece in copy_pieces(writing, sum(size for _, size in sized)):
             part.write(piece)
-        part.finish([[record.coding.name, record.checksum, size] for record, size in sized])
+        part.finish([[described(records), [one.checksum for one in records], size] for records, size in sized])
 
 
 def pack_whole(source: Source, packing: Packing, sink: BinaryIO) -> str:
@@ -109,7 +107,7 @@ def pack_whole(source: Source, packing: Packing, sink: BinaryIO) -> str:
 
 def is_whole(part: BinaryIO, span: Span) -> bool:
     """Return whether a part of a packed file, of these tensors, is complete and unchanged."""
-    return part_file.is_whole(part, lambda table: len(table) == span.count)
+    return part_file.is_whole(part, lambda table: sum(len(checksums) for _, checksums, _ in table) == span.count)
 
 
 def join_packed(source: Source, parts: list[Path], packing: Packing, sha256: str, sink: BinaryIO) -> int:
@@ -124,13 +122,17 @@ def join_packed(source: Source, parts: list[Path], packing: Packing, sha256: str
 
     Raises DamagedError if a part is damaged.
     """
-    tensors, sized = iter(source.file.tensors), list[Sized]()
+    first, sized = 0, list[Coded]()
     for path in parts:
         with path.open("rb") as part:
             table = PartFile(part).description
-        for (coding, checksum, size), tensor in zip(table, tensors, strict=False):
-            sized.append((Record.of(tensor, CODINGS[coding], checksum), size))
-    if len(sized) != len(source.file.tensors):
+        for coding, checksums, size in table:
+            tensors = source.file.tensors[first : first + len(checksums)]
+            if len(tensors) != len(checksums):
+                raise damaged()
+            sized.append((records_of(tensors, coding, checksums), size))
+            first += len(tensors)
+    if first != len(source.file.tensors):
         raise damaged()
     header = _header(source, packing, sized, sha256)
     written, sizes = sink.write(header), (size for _, size in sized)
@@ -199,19 +201,19 @@ def sha256_of(file: BinaryIO) -> str:
     return state.hexdigest()
 
 
-def _header(source: Source, packing: Packing, sized: list[Sized], sha256: str) -> bytes:
+def _header(source: Source, packing: Packing, sized: list[Coded], sha256: str) -> bytes:
     length = container.reserve(source, packing.level, packing.hashes, packing.shared)
     return container.header_of(source, packing.level, packing.hashes, sized, sha256, length)
 
 
-def _write_payloads(source: Source, span: Span, packing: Packing, writing: BinaryIO) -> list[Sized]:
+def _write_payloads(source: Source, span: Span, packing: Packing, writing: BinaryIO) -> list[Coded]:
     """Write the payloads of some tensors end to end; return their records and sizes."""
     base = packing.base if packing.hashes else None
     with _opened(source, span) as reading, Checksums() as checksums:
         options = (packing.level, base, packing.scope, packing.verify, packing.threads, packing.shared)
-        run, sized = Run(source.file, reading, writing, checksums, *options), list[Sized]()
-        for _, record, payload in run.code(span.first, span.count):
-            sized.append((record, payload if isinstance(payload, int) else payload.size))
+        run, sized = Run(source.file, reading, writing, checksums, *options), list[Coded]()
+        for _, records, payload in run.code(span.first, span.count):
+            sized.append((records, payload if isinstance(payload, int) else payload.size))
     writing.truncate(sum(size for _, size in sized))
     return sized
 

@@ -5,21 +5,24 @@ A large tensor is coded in parts directly to its place, so that memory does not 
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
+from itertools import accumulate
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import xxhash
 
 from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile, named
 from squeeze.errors import DamagedError, FormatError, VerifyError
-from squeeze.packing import codings
+from squeeze.packing import bundling, codings
 from squeeze.packing.base import Base
+from squeeze.packing.bundling import Records, Tensors, described, records_of
 from squeeze.packing.coding import Form, Subject
+from squeeze.packing.container import Coded
 from squeeze.packing.fetch_cache import rereadable
 from squeeze.packing.record import Record
 from squeeze.packing.repeats import Sharing
@@ -33,6 +36,7 @@ from squeeze.system.parallel import LARGE, in_order
 __all__ = ["Journal", "Run", "taking_part"]
 
 _PIECE = 1 << 20
+_LAYOUT = {"codings": [str], "sizes": [int], "classes?": str}  # bundles.py
 
 
 @dataclass(frozen=True)
@@ -54,31 +58,47 @@ class Run:
     threads: int = 1
     shared: Mapping[str, Sharing] = field(default_factory=dict)
 
-    def code(self, first: int, count: int | None = None) -> Iterator[tuple[Tensor, Record, Bytes | int]]:
+    @cached_property
+    def counts(self) -> list[int]:
+        """The numbers of tensors that follow each other in each payload."""
+        return bundling.planned(self.file, self.shared)
+
+    def code(self, first: int, count: int | None = None) -> Iterator[tuple[Tensors, Records, Bytes | int]]:
         """Code tensors from the first on, and write their payloads to the end of the file.
 
-        Yields each tensor with its record and its payload, or the size of the payload if the tensor is large.
+        Yields the tensors of each payload with their records, and the payload, or its size if the tensor is large.
         """
-        stop = len(self.file.tensors) if count is None else first + count
-        tensors = self.file.tensors[first:stop]
+        stop, payloads = len(self.file.tensors) if count is None else first + count, list[Tensors]()
+        for end, number in zip(accumulate(self.counts), self.counts, strict=True):
+            if first <= end - number < stop:
+                payloads.append(self.file.tensors[end - number : min(end, stop)])
 
-        def tasks() -> Iterator[tuple[int, Callable[[int], tuple[Record, Bytes | int]]]]:
-            for tensor, gap in zip(tensors, self.file.gaps[first:stop], strict=True):
-                self.hashing.skip(gap)
-                if tensor.size >= LARGE:
-                    yield tensor.size, partial(self._code_large, *self._followed(tensor))
-                    continue
-                data = self._read(tensor)
-                self.hashing.update(data)
-                yield tensor.size, partial(self._code_small, tensor, data)
+        def tasks() -> Iterator[tuple[int, Callable[[int], tuple[Records, Bytes | int]]]]:
+            place = first
+            for tensors in payloads:
+                data = []
+                for tensor in tensors:
+                    self.hashing.skip(self.file.gaps[place])
+                    place += 1
+                    if tensor.size >= LARGE:
+                        yield tensor.size, partial(self._code_large, *self._followed(tensor))
+                        break
+                    data.append(self._read(tensor))
+                    self.hashing.update(data[-1])
+                else:
+                    size = sum(one.size for one in data)
+                    if len(tensors) > 1:
+                        yield size, partial(self._code_bundle, tensors, data)
+                    else:
+                        yield size, partial(self._code_small, tensors[0], data[0])
 
-        for tensor, (record, payload) in zip(tensors, in_order(tasks(), self.threads), strict=True):
+        for tensors, (records, payload) in zip(payloads, in_order(tasks(), self.threads), strict=True):
             if isinstance(payload, int):  # written already; more bytes than the payload may have been written
                 self.writing.seek(payload, os.SEEK_CUR)
             else:
                 self.writing.write(payload.data)
                 self.writing.flush()
-            yield tensor, record, payload
+            yield tensors, records, payload
 
     def _read(self, tensor: Tensor) -> Bytes:
         """Read a tensor. Raises DamagedError if the file became shorter."""
@@ -87,7 +107,14 @@ class Run:
         except DamagedError as error:
             raise DamagedError(f"{named(tensor.name)}: {error}") from None
 
-    def _code_small(self, tensor: Tensor, data: Bytes, threads: int) -> tuple[Record, Bytes]:
+    def _code_bundle(self, tensors: Tensors, parts: list[Bytes], threads: int) -> tuple[Records, Bytes]:
+        bases = [self.base.tensor(one.name, one, self.scope) if self.base else None for one in tensors]
+        bundle = bundling.encode(tensors, parts, bases, self.level, threads)
+        if self.verify and not bundle.is_right(parts, bases, threads):
+            raise _faulty()
+        return bundle.records, bundle.payload
+
+    def _code_small(self, tensor: Tensor, data: Bytes, threads: int) -> tuple[Records, Bytes]:
         with ExitStack() as opened:
             sharing, other = self._sharing(tensor), None
             if sharing:
@@ -104,7 +131,7 @@ class Run:
                 is_same = False
             if not is_same:
                 raise _faulty()
-        return record, payload
+        return (record,), payload
 
     def _followed(self, tensor: Tensor) -> tuple[Tensor, Content, Callable[[], int], ExitStack]:
         """Return a large tensor, its bytes, a function that waits for its checksum, and a stack to close at the end."""
@@ -114,7 +141,7 @@ class Run:
 
     def _code_large(
         self, tensor: Tensor, content: Content, checksum: Callable[[], int], opened: ExitStack, threads: int
-    ) -> tuple[Record, int]:
+    ) -> tuple[Records, int]:
         begin, writing = self.writing.tell(), Positional(self.writing)
         with opened:
             sharing, other = self._sharing(tensor), self._other(tensor, opened)
@@ -126,7 +153,7 @@ class Run:
             record = Record.of(tensor, coding)
             if self.verify:
                 _prove(InFile(writing, begin, size), record, other, threads, checksum)
-            return replace(record, checksum=checksum()), size
+            return (replace(record, checksum=checksum()),), size
 
     def is_whole(self, begin: int, size: int, tensor: Tensor, record: Record, hashed: int | None) -> bool:
         """Return whether a written payload has its hash, or decodes to its checksum.
@@ -134,9 +161,9 @@ class Run:
         Args:
             begin: where the payload begins.
             size: its bytes.
-            tensor: the tensor.
-            record: its record.
-            hashed: XXH3-64 of the payload, or None for a large one, which is decoded instead.
+            tensor: the first of its tensors.
+            record: of that tensor.
+            hashed: XXH3-64 of the payload, or None for that of a large tensor, which is decoded instead.
         """
         payload = InFile(Positional(self.writing), begin, size)
         try:
@@ -149,21 +176,26 @@ class Run:
             return False
         return True
 
-    def resume(self, start: int, finished: list[tuple[Record, int]]) -> Iterator[tuple[Tensor, int]]:
+    def resume(self, start: int, finished: Sequence[Coded]) -> Iterator[tuple[Tensors, int]]:
         """Hash the first tensors again, whose payloads were written from `start` on, and continue after these.
 
-        Yields each with the size of its payload. Raises VerifyError if its bytes have changed.
+        Yields those of each payload with its size. Raises VerifyError if their bytes have changed.
         """
         self.writing.truncate(start + sum(size for _, size in finished))
         self.writing.seek(0, os.SEEK_END)
-        for tensor, gap, (record, size) in zip(self.file.tensors, self.file.gaps, finished, strict=False):
-            self.hashing.skip(gap)
-            with ExitStack() as opened:
-                content = self._content_again(tensor, record, InFile(Positional(self.writing), start, size), opened)
-                if self.hashing.follow(content).result() != record.checksum:
-                    raise VerifyError(f"{self.file.path} changed since packing was stopped: pack it again")
+        place = 0
+        for records, size in finished:
+            tensors = self.file.tensors[place : place + len(records)]
+            for tensor, record in zip(tensors, records, strict=True):
+                self.hashing.skip(self.file.gaps[place])
+                place += 1
+                with ExitStack() as opened:
+                    payload = InFile(Positional(self.writing), start, size)
+                    content = self._content_again(tensor, record, payload, opened)
+                    if self.hashing.follow(content).result() != record.checksum:
+                        raise VerifyError(f"{self.file.path} changed since packing was stopped: pack it again")
             start += size
-            yield tensor, size
+            yield tensors, size
 
     def _content_again(self, tensor: Tensor, record: Record, payload: Content, opened: ExitStack) -> Content:
         """Return the bytes of a tensor that was packed before.
@@ -198,28 +230,31 @@ class Journal:
     def __init__(self, path: Path):
         self._path = path
 
-    def note(self, tensor: Tensor, record: Record, payload: Bytes | int) -> None:
-        """Add a finished tensor. payload: its bytes, or the size of a large one."""
+    def note(self, tensors: Tensors, records: Records, payload: Bytes | int) -> None:
+        """Add the finished tensors of a payload. payload: its bytes, or the size of that of a large tensor."""
         if isinstance(payload, int):
             size, hashed = payload, None
         else:
             size, hashed = payload.size, xxhash.xxh3_64_intdigest(payload.data)
+        checksums = [record.checksum for record in records]
+        coding = described(records)
         with self._path.open("a") as file:
-            file.write(json.dumps([tensor.name, record.coding.name, record.checksum, size, hashed]) + "\n")
+            file.write(json.dumps([tensors[0].name, coding, checksums, size, hashed]) + "\n")
 
-    def resume(self, run: Run, start: int) -> list[tuple[Record, int]]:
-        """Return record and payload size of the first tensors that are complete in the file from `start` on."""
-        finished: list[tuple[Record, int]] = []
+    def resume(self, run: Run, start: int) -> list[Coded]:
+        """Return records and size of the first payloads that are complete in the file from `start` on."""
+        finished: list[Coded] = []
         lines = self._path.read_text(errors="replace").split("\n") if self._path.is_file() else []
-        for line, tensor in zip(lines, run.file.tensors, strict=False):
+        for line, end, count in zip(lines, accumulate(run.counts), run.counts, strict=False):
+            tensors = run.file.tensors[end - count : end]
             try:
-                name, coding, checksum, size, hashed = _noted(line)
-            except (FormatError, ValueError):
+                name, coding, checksums, size, hashed = _noted(line, count)
+                records = records_of(tensors, coding, checksums)
+            except (FormatError, KeyError, TypeError, ValueError):
                 break
-            record = Record.of(tensor, codings.CODINGS[coding], checksum)
-            if name != tensor.name or not run.is_whole(start, size, tensor, record, hashed):
+            if name != tensors[0].name or not run.is_whole(start, size, tensors[0], records[0], hashed):
                 break
-            finished.append((record, size))
+            finished.append((records, size))
             start += size
         self.clear()
         with self._path.open("w") as journal:
@@ -230,19 +265,23 @@ class Journal:
         self._path.unlink(missing_ok=True)
 
 
-def _noted(line: str) -> tuple[str, str, int, int, int | None]:
-    """Return the name, coding, checksum, size and hash of a line. Raises FormatError or ValueError if it is invalid."""
+def _noted(line: str, count: int) -> tuple[str, Any, list[int], int, int | None]:
+    """Return the name, coding, checksums, size and hash of a line about the payload of `count` tensors.
+
+    Raises FormatError or ValueError if it is invalid.
+    """
     row = parse(line, most=MAX_LINE)
-    check(row, [(str, int, None)])
-    name, coding, checksum, size, hashed = row
+    check(row, [(str, int, _LAYOUT, [int], None)])
+    name, coding, checksums, size, hashed = row
     kinds = (
         isinstance(name, str),
-        coding in codings.CODINGS,
-        *(isinstance(one, int) for one in (checksum, size, hashed or 0)),
+        isinstance(checksums, list) and len(checksums) == count,
+        *(isinstance(one, int) for one in (size, hashed or 0)),
+        hashed is not None or count == 1,
     )
-    if not all(kinds) or min(checksum, size, hashed or 0) < 0:
+    if not all(kinds) or min(*checksums, size, hashed or 0) < 0:
         raise FormatError("not a line of a journal")
-    return name, coding, checksum, size, hashed
+    return name, coding, checksums, size, hashed
 
 
 def _same(one: Bytes, other: Bytes) -> bool:

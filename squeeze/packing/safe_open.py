@@ -97,6 +97,7 @@ class SafeOpen:
         file = tensorfile.read(path, limits)
         packed = container.describe(file, limits) if container.is_packed(file) else None
         original, self._is_packed = packed.original if packed else file, packed is not None
+        file = packed.file if packed else file
         self._metadata, self._order = original.metadata, [tensor.name for tensor in original.tensors]
         self._packed, self._path, self._limits = packed, path, limits
         if packed:

@@ -245,7 +245,9 @@ class Restoring:
         def tasks() -> Iterator[tuple[int, Callable[[int], Iterable[Bytes]]]]:
             for tensor, record in pairs[:count]:
                 payload = InFile(payloads, tensor.begin, tensor.size)
-                if record.size >= LARGE:
+                if record.coding.is_member:
+                    yield record.size, partial(_member, others, tensor.name, record, scope, payload)
+                elif record.size >= LARGE:
                     yield record.size, partial(_pieces, others, tensor.name, record, scope, payload)
                 else:
                     with naming(tensor.name):
@@ -258,6 +260,16 @@ def _tensor(others: Others, name: str, record: Record, scope: str, payload: Byte
     with others.explaining(name, record, scope):
         other = others.for_record(name, record, scope)
         return (record.restore(name, payload, other, threads),)
+
+
+def _member(others: Others, name: str, record: Record, scope: str, payload: Content, threads: int) -> tuple[Bytes]:
+    """Return the bytes of a tensor in a bundle, whose payload is read once for all of them."""
+    with others.explaining(name, record, scope), ExitStack() as opened:
+        other = others.content_for(record, name, scope, opened)
+        with naming(name):
+            data = whole(record.decode_parts(payload, other, threads))
+        record.check(data, name)
+        return (data,)
 
 
 def _pieces(others: Others, name: str, record: Record, scope: str, payload: Content, threads: int) -> Iterator[Bytes]:

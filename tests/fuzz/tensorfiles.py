@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+from squeeze.packing import container
 from tests.fuzz import mutations
 
 METADATA = "__metadata__"
@@ -44,7 +45,12 @@ class TensorFile:
     def described(self, key: str, value: Any) -> "TensorFile":
         """Return the file with another description in its metadata, which is a text, or JSON."""
         text = value if isinstance(value, str) else mutations.to_json(value)
-        return replace(self, header={**self.header, METADATA: {**self.header[METADATA], key: text}})
+        metadata = {**self.header[METADATA], key: text}
+        if container.CHECKSUM in metadata:
+            payloads = sorted((entry["data_offsets"], name) for name, entry in self.entries().items())
+            sizes = [end - begin for (begin, end), _ in payloads]
+            metadata[container.CHECKSUM] = container.header_checksum([name for _, name in payloads], sizes, text)
+        return replace(self, header={**self.header, METADATA: metadata})
 
     def entries(self) -> dict[str, Any]:
         return {name: entry for name, entry in self.header.items() if name != METADATA}

@@ -15,7 +15,7 @@ import squeeze
 from squeeze.errors import DamagedError, FormatError, SqueezeError
 from squeeze.packing import base, container
 from squeeze.packing.chain import history
-from squeeze.packing.container import Description
+from squeeze.packing.description import Description
 from squeeze.packing.folder import sha256_of
 from squeeze.packing.safe_open import OpenError
 from squeeze.recipes.measure.inspect import inspect
@@ -111,7 +111,7 @@ def spoilt(path: Path) -> str:
 
 def other_words(path: Path) -> str:
     path.write_bytes(path.read_bytes().replace(b"sha256", b"sha257", 1))
-    return "the description of the packed checkpoint is damaged: it cannot be read"
+    return "the description of the packed checkpoint is damaged: its checksum differs"
 
 
 @pytest.mark.parametrize("harm", [cut, spoilt, other_words])

@@ -14,6 +14,7 @@ from squeeze.errors import DamagedError, FormatError, LimitError
 from squeeze.packing import container
 from squeeze.system.limits import Limits
 from tests.checkpoint.test_safetensors import header
+from tests.fuzz import tensorfiles
 from tests.makers.checkpoints import write
 
 RAW = {"a": ("F32", (8, 16), np.arange(128, dtype=np.float32).tobytes()), "b": ("U8", (3,), b"abc")}
@@ -29,14 +30,10 @@ def packed(tmp_path_factory):
 
 def changed(packed, path, change):
     """A copy of a packed file whose description is another, or another text where `change` returns one."""
-    file = tensorfile.read(packed)
-    described = json.loads(file.metadata["squeeze"])
+    file = tensorfiles.parsed(packed.read_bytes())
+    described = json.loads(file.header["__metadata__"]["squeeze"])
     text = change(described)
-    if not isinstance(text, str):
-        text = json.dumps(described)
-    entries = json.loads(file.header[8:])
-    entries["__metadata__"]["squeeze"] = text
-    path.write_bytes(header(entries) + packed.read_bytes()[len(file.header) :])
+    path.write_bytes(file.described("squeeze", text if isinstance(text, str) else described).to_bytes())
     return path
 
 
@@ -159,10 +156,8 @@ def test_many_small_tensors_do_not_make_a_file_larger(tmp_path):
 def test_a_description_that_unpacks_too_large_is_refused(tmp_path):
     packed = tmp_path / "b.safetensors"
     squeeze.pack(many(tmp_path / "a.safetensors", 1000), packed)
-    file = tensorfile.read(packed)
+    file = tensorfiles.parsed(packed.read_bytes())
     for text in (zipped(b" " * (1 << 24)), zipped(b"{}")[:-8], "Y", "Y@", zipped(b"[]")):
-        entries = json.loads(file.header[8:])
-        entries["__metadata__"]["squeeze"] = text
-        (tmp_path / "d.safetensors").write_bytes(header(entries) + packed.read_bytes()[len(file.header) :])
+        (tmp_path / "d.safetensors").write_bytes(file.described("squeeze", text).to_bytes())
         with pytest.raises((DamagedError, LimitError)):
             container.read(tmp_path / "d.safetensors", Limits(memory=1 << 24))

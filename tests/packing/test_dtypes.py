@@ -13,7 +13,7 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.safetensors import ELEMENT_BITS
 from squeeze.errors import DamagedError, FormatError
 from squeeze.packing import container
-from squeeze.packing.container import Description
+from squeeze.packing.description import Description
 from squeeze.recipes.measure.inspect import inspect
 from squeeze.system.limits import Limits
 from tests.makers.checkpoints import same, write

@@ -268,13 +268,10 @@ def test_other_zip_files_are_restored(state):
 def test_refuses_a_description_that_contradicts_itself(state, change):
     squeeze.pack(state, "packed")
     path, text = Path("packed"), Path("packed").read_bytes()
-    length = int.from_bytes(text[:8], "little")
-    header = json.loads(text[8 : 8 + length])
-    described = json.loads(header["__metadata__"]["squeeze"])
+    file = tensorfiles.parsed(text)
+    described = json.loads(file.header["__metadata__"]["squeeze"])
     for more in ({}, {"places": [7, *described["places"][1:]]} if "places" in change else {}):
-        header["__metadata__"]["squeeze"] = json.dumps({**described, **change, **more})
-        changed = json.dumps(header).encode()
-        path.write_bytes(len(changed).to_bytes(8, "little") + changed + text[8 + length :])
+        path.write_bytes(file.described("squeeze", {**described, **change, **more}).to_bytes())
         with pytest.raises(FormatError, match=r"is damaged|is unknown|differs"):
             squeeze.unpack(path, "back")
         assert not Path("back").exists()

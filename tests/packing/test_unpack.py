@@ -16,7 +16,7 @@ from squeeze import cli
 from squeeze.errors import LimitError
 from squeeze.packing import container
 from squeeze.packing.codings import CODINGS
-from squeeze.packing.container import Description
+from squeeze.packing.description import Description
 from squeeze.packing.record import Record
 from squeeze.packing.tensors.float_payload import FORMAT, HEAD, PLANE
 from squeeze.system.limits import Limits

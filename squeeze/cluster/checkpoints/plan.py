@@ -1,10 +1,12 @@
 """Planning calls on the files of a checkpoint: small files together, large ones by their tensors."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 from squeeze.cluster.files import HASH, PACK, UNPACK, File, Part, Task
 from squeeze.cluster.planning import Planned
+from squeeze.packing.bundling import planned
 from squeeze.packing.container import PackedFile
 from squeeze.packing.sources import Source
 
@@ -50,10 +52,12 @@ class Planner:
             return []
         if isinstance(head, PackedFile):
             speed, sizes = _DECODED[head.description.level], [record.size for record in head.description.records]
+            counts = [1] * len(sizes)
         else:
             speed = _CODED[self._task.options["level"]]
             sizes = [tensor.size for tensor in head.file.tensors]
-        starts = _starts(sizes, min(_MOST, int(self._seconds * speed)))
+            counts = planned(head.file)
+        starts = _starts(sizes, counts, min(_MOST, int(self._seconds * speed)))
         if len(starts) < 2:
             return []
         ends = [*starts[1:], len(sizes)]
@@ -61,11 +65,19 @@ class Planner:
         return parts if isinstance(head, PackedFile) else [*parts, Part(file, len(parts), HASH, 0)]
 
 
-def _starts(sizes: Sequence[int], most: int) -> list[int]:
+def _starts(sizes: Sequence[int], counts: Sequence[int], most: int) -> list[int]:
+    """Return the first tensors of parts of at most `most` bytes.
+
+    Args:
+        sizes: bytes of the tensors.
+        counts: how many tensors that follow each other stay together.
+        most: bytes of a part, if it has several of these.
+    """
     starts, total = [0], 0
-    for number, size in enumerate(sizes):
+    for end, count in zip(accumulate(counts), counts, strict=True):
+        size = sum(sizes[end - count : end])
         if total and total + size > most:
-            starts.append(number)
+            starts.append(end - count)
             total = 0
         total += size
     return starts

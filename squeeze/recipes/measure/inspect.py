@@ -104,11 +104,12 @@ def inspect(
         file, packed, is_torch = found
         scope = name if is_torch else ""
         others = Others(packed, base_weights, Limits()) if packed else None
+        coded_sizes = packed.coded_sizes if packed else []
         with file.path.open("rb") as reading:
             for number, tensor in enumerate(file.tensors):
                 data = tensorfile.read_tensor(reading, tensor)
                 if packed and others:
-                    record, coded = packed.description.records[number], tensor.size
+                    record, coded = packed.description.records[number], coded_sizes[number]
                     other = others.for_record(tensor.name, record, scope)
                     raw = record.restore(tensor.name, data, other, threads)
                     dtype, shape, coding = record.dtype, record.shape, record.coding
@@ -141,9 +142,12 @@ def packed_sizes(source: Path) -> list[dict[str, Any]]:
         found = file_of(folder.place(source, name), name, Limits())
         if found is None or not found[1]:
             continue
-        for tensor, record in zip(found[0].tensors, found[1].description.records, strict=True):
+        packed = found[1]
+        for tensor, record, coded in zip(
+            *(packed.file.tensors, packed.description.records, packed.coded_sizes), strict=True
+        ):
             about = {"name": tensor.name, "dtype": record.dtype, "shape": record.shape, "coding": record.coding.name}
-            sizes.append(about | {"raw": record.size, "coded": tensor.size})
+            sizes.append(about | {"raw": record.size, "coded": coded})
     return sizes
 
 

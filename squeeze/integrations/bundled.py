@@ -1,0 +1,96 @@
+"""Tensors of bundles for loaders that read payloads by name: each gets a payload of its own, in a scratch file.
+
+In a packed file only the first tensor of a bundle has a payload under its name (docs/format.md, section 10.14). A
+loader reads the scratch file after the packed ones, so that its payloads replace those of the bundles.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.checkpoint.safetensors import Bytes
+from squeeze.integrations.load_options import current
+from squeeze.integrations.packed import base_of
+from squeeze.packing import container
+from squeeze.packing.base import Base
+from squeeze.packing.codings import STORED
+from squeeze.packing.container import PackedFile
+from squeeze.packing.others import Others
+from squeeze.packing.record import Record, naming
+from squeeze.packing.sources import Source
+from squeeze.packing.tensors.content import InFile, whole
+from squeeze.system.binary import Positional
+from squeeze.system.limits import Limits
+
+__all__ = ["has_bundles", "later_members", "write_members"]
+
+
+def has_bundles(packed: PackedFile) -> bool:
+    """Return whether tensors of a packed file have a payload together."""
+    return any(record.coding.is_member for record in packed.description.records)
+
+
+def later_members(files: Sequence[str]) -> dict[str, tuple[Record, Bytes]]:
+    """Return the records and bytes of those tensors of packed files that have no payload under their name."""
+    packed = [container.read(Path(name)) for name in files]
+    base = base_of(packed, current().base) if any(one.description.base for one in packed) else None
+    found, first = dict[str, tuple[Record, Bytes]](), set[tuple[Path, int]]()
+    for one in filter(has_bundles, packed):
+        for name, record, data in _members(one, base):
+            place = one.file.path, one.file.by_name[name].begin
+            if place in first:
+                found[name] = replace(record, coding=STORED), data
+            first.add(place)
+    return found
+
+
+def _members(packed: PackedFile, base: Base | None) -> Iterator[tuple[str, Record, Bytes]]:
+    """Yield name, record and bytes of each tensor in a bundle, after comparing its checksum. Raises DamagedError."""
+    others = Others(packed, base, Limits())
+    with packed.file.path.open("rb") as file:
+        reading = Positional(file)
+        for tensor, record in zip(packed.file.tensors, packed.description.records, strict=True):
+            if not record.coding.is_member:
+                continue
+            with ExitStack() as opened:
+                other = others.content_for(record, tensor.name, "", opened)
+                with naming(tensor.name):
+                    data = whole(record.decode_parts(InFile(reading, tensor.begin, tensor.size), other, 1))
+            record.check(data, tensor.name)
+            yield tensor.name, record, data
+
+
+def write_members(files: Sequence[PackedFile], target: Path) -> None:
+    """Write the tensors of all bundles as a packed file without bundles.
+
+    Args:
+        files: the packed files.
+        target: the file, which must not exist.
+
+    Raises DamagedError if one has another checksum, and SqueezeError if a base is missing or wrong.
+    """
+    base = base_of(list(files), current().base) if any(packed.description.base for packed in files) else None
+    found = {name: (record, data) for packed in files for name, record, data in _members(packed, base)}
+    entries, offset = {}, 0
+    for name, (record, data) in found.items():
+        offsets = [offset, offset := offset + data.size]
+        entries[name] = {"dtype": record.dtype, "shape": list(record.shape), "data_offsets": offsets}
+    text = json.dumps(entries, ensure_ascii=False).encode()
+    header = len(text).to_bytes(8, "little") + text
+    original = Source(tensorfile.parse(target, len(header) + offset, header))
+    state = hashlib.sha256(header)
+    coded = []
+    for tensor in original.file.tensors:
+        record, data = found[tensor.name]
+        state.update(data.data)
+        coded.append(((Record.of(tensor, STORED, record.checksum),), data.size))
+    with target.open("xb") as writing:
+        writing.write(container.header_of(original, "runtime", (), coded, state.hexdigest(), 0))
+        for tensor in original.file.tensors:
+            writing.write(np.ascontiguousarray(found[tensor.name][1]).data)
