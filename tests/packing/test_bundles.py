@@ -28,7 +28,7 @@ BITS = {"BF16": 16, "F32": 32, "I64": 64, "U8": 8}
 
 
 def tensors(seed: int = 0, count: int = 300) -> dict[str, torch.Tensor]:
-    """Norms near 1, biases near 0, some empty or of other dtypes, and a matrix."""
+    """Return norms near 1, biases near 0, some empty or of other dtypes, and a matrix."""
     generator, found = torch.Generator().manual_seed(seed), {}
     for k in range(count):
         values = torch.randn(8 + 7 * k % 500, generator=generator) * 0.02 + k % 2
@@ -54,7 +54,7 @@ def packed(tmp_path):
 
 
 def naive_offsets(text: bytes) -> bytes:
-    """The short form of a header, section 10.1, made long."""
+    """Return the header of a short form, section 10.1."""
     end = 0
 
     def put(found):
@@ -68,7 +68,7 @@ def naive_offsets(text: bytes) -> bytes:
 
 
 def naive(path: Path) -> bytes:
-    """The original of a packed file without a base, by docs/format.md."""
+    """Return the original of a packed file without a base, by docs/format.md."""
     data = path.read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
     entries = json.loads(data[8:start])
