@@ -13,11 +13,15 @@ import numpy as np
 
 from squeeze.codecs.content import Content, Region
 from squeeze.codecs.parse import outline, room, tree
+from squeeze.codecs.parse.dex import Dex
 from squeeze.codecs.parse.encodings import CodePage, Utf32
 from squeeze.codecs.parse.finding import parse
 from squeeze.codecs.parse.java.wrapper import JavaClass
 from squeeze.codecs.parse.program.wrapper import Program
 from squeeze.codecs.parse.pyc.wrapper import Pyc
+from squeeze.codecs.parse.quick.lz4_frames import Lz4Frame
+from squeeze.codecs.parse.quick.parquet import ParquetPage
+from squeeze.codecs.parse.quick.snappy_frames import SnappyFrame
 from squeeze.codecs.parse.texts import Lines, Utf16
 from squeeze.codecs.parse.tree import Node
 from squeeze.codecs.stream import container, media, sampling
@@ -26,8 +30,9 @@ from squeeze.codecs.stream.trials import Trials
 from squeeze.errors import DamagedError
 from squeeze.system.binary import read_exactly, read_varint, varint
 
-_LARGE = 1 << 14  # bytes of text, byte code or classes from which on another form of them always pays
+_LARGE = 1 << 14  # bytes of text, byte code, classes or LZ4 from which on another form of them always pays
 _LARGE_PROGRAM = 1 << 17  # the same of programs
+_SHRUNK = 1.2  # times the bytes of blocks in LZ4 and Snappy from which on their content is always smaller
 _MOSTLY = 0.75  # share of the data from which on it is that
 _LEAST_TABLE = 1 << 15  # bytes of a table that becomes a group of its own
 _PART_COST = 2  # bytes that a coded part must save to pay for its length
@@ -67,7 +72,9 @@ def surely_pays(root: Node, size: int) -> bool:
     if size >= _LARGE_PROGRAM and outer == {Program.kind}:
         return True
     wrapped = sum(child.found.size for child in root.children if child.found)
-    is_sure = kinds <= {Utf16.kind, Utf32.kind, Lines.kind} or outer <= {Pyc.kind, JavaClass.kind}
+    is_sure = kinds <= {Utf16.kind, Utf32.kind, Lines.kind} or outer <= {Pyc.kind, JavaClass.kind, Dex.kind}
+    if outer <= {Lz4Frame.kind, SnappyFrame.kind, ParquetPage.kind}:
+        is_sure = size_of(root) - root.own.size >= _SHRUNK * wrapped  # noise is stored
     return size >= _LARGE and is_sure and wrapped >= _MOSTLY * size
 
 

@@ -18,7 +18,7 @@ from squeeze.codecs.stream.encoding import by_language
 from squeeze.codecs.stream.index import read_index
 from squeeze.errors import DamagedError, LimitError
 from squeeze.system.binary import varint
-from tests.makers import byte_code, gifs, images, inputs, tiny_models, wrapped
+from tests.makers import byte_code, gifs, images, inputs, quick, tiny_models, wrapped
 
 DOCUMENTS = wrapped.documents()
 
@@ -191,3 +191,12 @@ def test_byte_code_is_not_coded_closed_too():
     root = opened.find(data)
     assert root and opened.surely_pays(root, data.size)
     assert not opened.surely_pays(root, 4 * data.size)  # if it is a part of other data
+
+
+def test_blocks_in_lz4_and_snappy_are_not_coded_closed_too_unless_they_are_noise():
+    texts, noise = inputs.words(60_000), inputs.random_bytes(60_000)
+    for make in (quick.lz4_file, quick.snappy_file):
+        data, stored = (np.frombuffer(make(content), np.uint8) for content in (texts, noise))
+        root, other = opened.find(data), opened.find(stored)
+        assert root and opened.surely_pays(root, data.size)
+        assert not other or not opened.surely_pays(other, stored.size)
