@@ -8,7 +8,7 @@ import pytest
 
 from squeeze.checkpoint.safetensors import Tensor
 from squeeze.errors import DamagedError, FormatError
-from squeeze.packing import codings
+from squeeze.packing import coders, codings, wrappers
 from squeeze.packing.coding import Subject
 from squeeze.packing.codings import CODINGS, LEVELS
 from squeeze.packing.record import Record
@@ -81,6 +81,11 @@ def payload_of(coding):
 
 
 every = pytest.mark.parametrize("coding", CODINGS.values(), ids=list(CODINGS))
+
+
+def test_every_class_is_in_the_table():
+    classes = {getattr(module, name) for module in (coders, wrappers) for name in module.__all__}
+    assert {type(coding) for coding in CODINGS.values()} == classes - {wrappers.Wrapper}
 
 
 def test_every_coding_is_in_the_format_specification():
