@@ -8,9 +8,10 @@ The equations are solved in float64, each sum in the order that is written here.
 
 import numpy as np
 
-from squeeze.codecs.image.state import INPUTS, TERMS
 from squeeze.numerics.jit import inline, part
 
+INPUTS = 14  # of the equations
+TERMS = INPUTS * (INPUTS + 3) // 2
 _DECAY = 2  # a quarter
 _RIDGE = 1024.0  # more than the sums of a row can lose by rounding, so that equations have a solution
 _MOST = 65536.0  # of a result; others are 0

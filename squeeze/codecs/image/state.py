@@ -7,6 +7,7 @@ import numpy as np
 from squeeze.codecs.image import flat
 from squeeze.codecs.image.filters import Filtered
 from squeeze.codecs.image.layout import MOST_ROW, Layout
+from squeeze.codecs.image.nearby import INPUTS, TERMS
 from squeeze.codecs.image.neighbours import AROUND, LINEAR
 from squeeze.codecs.image.relative import BINS, LEVELS, START
 from squeeze.numerics.bitmodels import adaptive, histories, layout, match, mixer
@@ -21,8 +22,6 @@ RATES = np.array([9, 7, 5], np.int64)  # a sample counts 2^-rate
 REGRESSIONS = 3
 NEARBY = REGRESSED + REGRESSIONS
 PREDICTIONS = NEARBY + 2
-INPUTS = 14  # of the least squares of nearby.py
-TERMS = INPUTS * (INPUTS + 3) // 2
 MOST_SUMS = 1 << 16  # columns of samples that have sums
 DIRECT = (0, 2, MEDIAN, REGRESSED, NEARBY)  # predictions with a direct map
 PLANES = 5  # samples of a pixel, and padding

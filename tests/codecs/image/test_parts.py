@@ -7,12 +7,12 @@ from squeeze.codecs.image.filters import add_filters, remove_filters
 from squeeze.codecs.image.layout import Layout
 from squeeze.codecs.image.medium import Image
 from squeeze.codecs.image.model import DIRECT_OF
-from squeeze.codecs.image.nearby import USED
+from squeeze.codecs.image.nearby import INPUTS, TERMS, USED
 from squeeze.codecs.image.neighbours import FIRST, LATER, LINEAR, ONE
 from squeeze.codecs.image.predictions import ACTIVITY, COARSE, TRUST
 from squeeze.codecs.image.regression import FACTOR_BITS
 from squeeze.codecs.image.relative import BIN, BINS, LEVELS, START
-from squeeze.codecs.image.state import FAST, FULL, INPUTS, NEIGHBOURS, SIZES, TERMS, margin, memory
+from squeeze.codecs.image.state import FAST, FULL, NEIGHBOURS, SIZES, margin, memory
 from tests.makers import images
 
 
