@@ -15,7 +15,7 @@ from squeeze.commands.models import Verdict, estimate_of, use
 from squeeze.commands.progress import steps
 from squeeze.commands.reporting import checkpoint_bar
 from squeeze.commands.sections import command
-from squeeze.recipes.options import DELTA, FACTORIZE, GGUF, PRUNE, QUANTIZE
+from squeeze.recipes.options import DELTA, FACTORIZE, GGUF, PRUNE, QUANTIZE, SAME
 from squeeze.system import machine
 from squeeze.system.limits import Limits
 
@@ -52,7 +52,7 @@ def quantize(
     use(threads or 1 if cluster else threads, params["device"])
     verdict, given_options = Verdict.taken_from(params), options_given(QUANTIZE, params)
     request, common = run.read(QUANTIZE, None, given_options)
-    calibrated = request.create_method().needs_hessian
+    calibrated = request.settings.type != SAME and request.create_method().needs_hessian
     say = estimate_of(source, common, request.settings.correction, params["device"], calibrated, quiet)
     if request.settings.format == GGUF:
         if packed:

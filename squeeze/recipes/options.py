@@ -54,6 +54,7 @@ FULL = "full"  # rotations, with those of a running network
 PEFT = "peft"  # the format of adapters
 FIXED, MOVE = "fixed", "move"  # codes of quantised weights in training
 AUTO = "auto"  # its type that is chosen for each matrix
+SAME = "same"  # its types that hold the codes of a quantised folder
 MIXTURES = (  # llama-quantize's (recipes/gguf/mixtures.py)
     *("Q2_K", "Q2_K_S", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K"),
     *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "IQ4_XS", "IQ3_S", "IQ3_M", "IQ3_XS", "IQ3_XXS"),
@@ -137,11 +138,11 @@ class Quantizing(Checked):
     )
     type: str | None = option(
         None,
-        "Block type, in capitals a mixture of llama-quantize; auto: chosen by matrix within --target-size; "
-        "default: q4_k (gguf only)",
+        "Block type, in capitals a mixture of llama-quantize; auto: chosen by matrix within --target-size; same: those "
+        "that hold the codes of a quantised folder; default: q4_k (gguf only)",
         choices=(
             *("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "iq4_xs", "mxfp4", "q2_k", "q3_k", "q4_k", "q5_k"),
-            *("q6_k", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "tq1_0", "tq2_0", *MIXTURES, AUTO),
+            *("q6_k", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "tq1_0", "tq2_0", *MIXTURES, AUTO, SAME),
         ),
     )
 

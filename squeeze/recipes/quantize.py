@@ -42,7 +42,8 @@ from squeeze.recipes.gguf.quantize import (
     method_of,
     seal,
 )
-from squeeze.recipes.options import AUTO, FULL, GGUF, MIXTURES, QUANTIZE, Common, Quantizing
+from squeeze.recipes.gguf.same import check_same, write_same
+from squeeze.recipes.options import AUTO, FULL, GGUF, MIXTURES, QUANTIZE, SAME, Common, Quantizing
 from squeeze.recipes.quantizing.bits import by_budget, by_name
 from squeeze.recipes.quantizing.fitting import Fitted, fitted, method_of_scheme, scaled_as, settings_of_scheme
 from squeeze.recipes.quantizing.outer import Outer, check_outer, outer_methods
@@ -95,6 +96,9 @@ def quantize(  # noqa: PLR0913
     request = replace(request, settings=loadable(local_path(str(source)), request.settings, options))
     check_format(request.settings)
     check_outer(request.settings)
+    if request.settings.type == SAME:
+        check_same(method, methods, options)
+        return write_same(local_path(str(source)), local_path(out), overwrite)
     shared: dict[str, Any] = {
         "resume": resume,
         "device": device,
