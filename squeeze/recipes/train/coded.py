@@ -41,6 +41,7 @@ class CodedLinear(nn.Module):
     zeros: torch.Tensor
     mask: torch.Tensor | None
     fixed: torch.Tensor | None
+    kept: torch.Tensor | None
 
     def __init__(
         self, weight: CodedWeight, bias: torch.Tensor | None, original: torch.Tensor | None = None, source: str = ""
@@ -67,8 +68,11 @@ class CodedLinear(nn.Module):
         self.scale = nn.Parameter(torch.zeros_like(self.scales))
         self.bias = None if bias is None else nn.Parameter(bias.detach().float().clone())
         self.code = None
+        self.register_buffer("kept", None, persistent=False)  # `steps`, if they are whole numbers that stay
         if original is not None:
             self.code = nn.Parameter(self._towards(original.float()) / _CODE_GAIN)
+        elif grid.codebook is None:
+            self.kept = self.steps().to(torch.bfloat16)  # exact: they are from -255 to 255
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return functional.linear(x, self.weight, self.bias)
@@ -95,6 +99,8 @@ class CodedLinear(nn.Module):
 
     def steps(self) -> torch.Tensor:
         """Return the weights [O, G, size] in units of their scales."""
+        if self.kept is not None:
+            return self.kept
         codes, codebook = self.current_codes(), _grid(self.stored).codebook
         values = codes.float() if codebook is None else codebook[0].to(codes.device)[codes.int()]
         steps = _grouped(values, self.group_size) - self.zeros[..., None]
