@@ -20,7 +20,7 @@ from squeeze.lm import adapter, convert
 from squeeze.numerics import rotation
 from tests.golden.samples import COPIES, REPEATS, STREAMS, tuned_dictionary
 from tests.golden.wrapped import WRAPPED
-from tests.makers import arrays, faxes, images, inputs, jpegs, programs, quick, sounds, wrapped
+from tests.makers import arrays, faxes, images, inputs, jpegs, objects, programs, quick, sounds, wrapped
 
 _ACCENTS = "Größe, été; " + inputs.words(900).decode() + " «déjà vu»\n" * 40
 
@@ -95,6 +95,7 @@ def _media() -> list[bytes]:
         WRAPPED,
         *wrapped.documents().values(),
         *programs.images().values(),
+        *objects.object_files().values(),
         quick.parquet(2),
         quick.parquet(quick.LZ4),
         quick.lz4_file(inputs.words(70_000)),

@@ -14,10 +14,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np  # which `squeeze info` does without
 
-__all__ = ["ABSOLUTE", "Content", "Medium", "Progress", "Region"]
+__all__ = ["ABSOLUTE", "CODES", "Content", "Medium", "Progress", "Region"]
 
 Progress = Callable[[int], None] | None
 ABSOLUTE = (1,)  # the form of machine code whose operands are absolute already, so that it has no filter
+# Kinds of code of other machines than x86, with the number that numerics/bitmodels/risc.py has for each.
+CODES = {
+    "SPARC code": 2,
+    "PowerPC code": 3,
+    "MIPS code": 4,
+    "ARM code": 5,
+    "AArch64 code": 6,
+    "RISC-V code": 7,
+    "z/Architecture code": 8,
+}
 
 
 @dataclass(frozen=True)
@@ -26,7 +36,7 @@ class Content:
 
     Attributes:
         kind: Its name, such as "text".
-        record: The record length of a table or of cells in bytes, or 0.
+        record: The record length of a table or of cells in bytes, that of an instruction of CODES, or 0.
         form: What the model of a medium must know, such as the layout of an image; ABSOLUTE or empty for "executable",
             and empty for other kinds.
     """

@@ -63,6 +63,41 @@ def preset_of(level, kind):
     return contexts, [int(x) for x in sizes[1].split(", ")], 7 if level == 5 and of_text else int(sizes[2]), most
 
 
+def _size_of(machine, first):
+    if machine == "RISC-V":
+        return 4 if first & 3 == 3 else 2
+    if machine == "z/Architecture":
+        return 2 if first < 0x40 else 6 if first >= 0xC0 else 4
+    return 4
+
+
+def _fields_of(machine, code, size):
+    """Return opcode and register of the bytes so far of an instruction of code (7.3)."""
+    w = int.from_bytes(bytes(code[:4]) + bytes(4 - len(code[:4])), "big")
+    a, b, k = code[0], (*code, 0)[1], w >> 26
+    match machine:
+        case "SPARC":
+            k = w >> 30
+            of_branch = 8 | w >> 22 & 7 | (w >> 25 & 15) << 4
+            opcode = k << 7 | (w >> 19 & 63) << 1 | w >> 13 & 1 if k > 1 else 1 if k else of_branch
+            return opcode, w >> 25 & 31
+        case "PowerPC":
+            return 0x200 | w >> 1 & 0x1FF if k in (19, 31) or k > 58 else k << 1 | w & 1, w >> 21 & 31
+        case "MIPS":
+            opcode = 0x200 | w & 63 if k == 0 else 0x240 | w >> 16 & 31 if k == 1 else k
+            return opcode, w >> 16 & 31 if k else w >> 11 & 31
+        case "ARM":
+            return (w >> 20 & 255) + 256 * (w >> 28 != 14) + 512 * (w >> 4 & 1), w >> 12 & 31
+        case "AArch64":
+            return w >> 22, w & 31
+        case "RISC-V":
+            opcode = 0x200 | a & 3 | (b >> 5) << 2 if size == 2 else a & 127 | (b >> 4 & 7) << 7
+            return opcode, (a >> 7 | b << 1) & 31
+    if a in (0xA5, 0xA7, 0xC0, 0xC2, 0xC4):
+        return 0x200 | a ^ (b & 15) << 5, b >> 4
+    return 0x200 | a ^ (code[5] & 31) << 5 if len(code) == 6 else a, b >> 4
+
+
 def has_network(level, kind):
     """Return True if a level uses the network for a kind of content (7.1)."""
     return level > 4 and (kind in ("text", "lines", "other") or (level, kind) == (6, "executable"))
@@ -78,9 +113,9 @@ def known_of(level, kind):
 class Registers(dict):
     """The registers of 7.3."""
 
-    def __init__(self):
+    def __init__(self, machine):
         super().__init__()
-        self.stack, self.followed, self.code = [], {}, []
+        self.stack, self.followed, self.code, self.machine = [], {}, [], machine
 
     def __missing__(self, name):
         return 0
@@ -113,7 +148,7 @@ class Registers(dict):
             if c in (0xE8, 0xE9) or (0x80 <= c <= 0x8F and self["HISTORY"] >> 8 & 255 == 0x0F):
                 self["SKIP"] = 4
             self["OPCODES"] = (self["OPCODES"] << 8 | c) & U64
-        self.update_instruction(c)
+        (self.update_code if self.machine else self.update_instruction)(c)
         if record:
             above1, above2, above3 = (data[q - k * record] if q >= k * record else 0 for k in (1, 2, 3))
             left = data[q - record - 1] if q > record else 0
@@ -131,6 +166,17 @@ class Registers(dict):
             return
         first = fields["phase"] | fields["displacement"] << 3 | fields["immediate"] << 6 | opcode << 10 | table << 18
         self["INSTRUCTION"] = first | modrm << 20 | fields["sib"] << 28 | prefix << 36
+
+    def update_code(self, c):
+        self.code.append(c)
+        size = _size_of(self.machine, self.code[0])
+        opcode, register = _fields_of(self.machine, self.code, size)
+        if len(self.code) == size:
+            self["INSTRUCTIONS"] = (self["INSTRUCTIONS"] << 16 | opcode % 1024 | register << 10) & U64
+            self["INSTRUCTION"], self.code = 0, []
+            return
+        so_far = int.from_bytes(bytes(self.code), "big")
+        self["INSTRUCTION"] = len(self.code) | size << 3 | opcode % 1024 << 10 | so_far << 20
 
     def update_letter(self, c):
         d = c + 32 if 65 <= c <= 90 else c
@@ -190,11 +236,14 @@ class Decoder:
             bare: whether models start from nothing
         """
         level, self.is_code = min(level, 6), kind == "executable"  # section 6
+        self.machine = kind.removesuffix(" code") if kind.endswith(" code") else ""
+        if self.machine:
+            kind, record = "code", 0
         self.contexts, matches, self.sets, most = preset_of(level, kind)
         self.ends = [0, *np.cumsum([len(group) for group in self.contexts])]
         self.contexts = list(chain(*self.contexts))
         self.n, self.size, self.record = len(self.contexts), size, record
-        self.registers, self.data = Registers(), bytearray()
+        self.registers, self.data = Registers(self.machine), bytearray()
         self.bucket_count = min(max(size * self.n // 3, 256), most)
         self.buckets = {}
         self.maps = [[entry | 6 for entry in START] for _ in self.contexts]
@@ -213,13 +262,14 @@ class Decoder:
             first[[4 * self.n, own]] = 0.5
         self.weights, self.visits = {(0, 0): first}, {}
         self.finals, self.apms = {}, {}
-        known = None if bare else known_of(level, "text" if kind == "lines" else kind)
+        trained = {"lines": "text", "code": "executable"}.get(kind, kind)
+        known = None if bare else known_of(level, trained)
         self.fields, self.records = Fields() if kind == "lines" else None, Records(record) if record else None
         self.copied = Copied() if kind == "lines" and level == 6 else None
         self.cells = Cells(record) if kind == "cells" and level > 4 else None
         if known:
-            if self.fields:
-                known = self.moved(known, list(chain(*preset_of(level, "text")[0])))
+            if trained != kind:
+                known = self.moved(known, list(chain(*preset_of(level, trained)[0])))
             self.begin_with(known, maps=dictionary is None)
         if dictionary:
             self.begin_with(dictionary[0])
@@ -362,7 +412,11 @@ class Decoder:
             now = r["INSTRUCTION"]
             chosen[3] = now % 64 + 64 * ((now >> 6 & 15) > 0) + 128 * ((now >> 18 & 3) > 0)
             chosen[5], chosen[9] = r["INSTRUCTIONS"] & 255, now >> 10 & 255
-        if self.record:
+        elif self.machine:
+            now, before = r["INSTRUCTION"], r["INSTRUCTIONS"]
+            chosen[3] = now & 7 | (before >> 10 & 31) << 3
+            chosen[5], chosen[9] = (n & 255 ^ n >> 8 & 3 for n in (before, now >> 10))
+        elif self.record:
             chosen[3], chosen[5], chosen[9] = r["COLUMN"], r["RECORD"] & 255, r["LINEAR"] >> 8 & 255
         if self.copied:
             chosen[2] = 16 * (self.fields.cells & 15) + min(self.fields.length, 15)

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.references.reading import Bytes
 
-_NUMBERS = [0, 0, 0, 0, 0, 1, 2, 5, 0]
+_NUMBERS = [0, 0, 0, 0, 0, 1, 2, 5, 0, 3, 1, 3, 3, 1, 0]
 _KEPT = {6: 4, 7: 16}
 
 
@@ -40,11 +40,15 @@ def image(content: bytes, extra: bytes) -> bytes:
             data[start : start + size] = piece
     known = bytearray(data)
     for kind, start, size, _ in parts:
-        if kind in (4, 6, 7):
+        if kind in (4, 6, 7, 9, 11, 12):
             known[start : start + size] = bytes(size)
-    for kind, start, size, _ in parts:
+    for kind, start, size, numbers in parts:
+        piece = data[start : start + size]
         if kind == 4:
-            data[start : start + size] = _relocations(data[start : start + size], known, segments)
+            data[start : start + size] = _relocations(piece, known, segments)
+        elif kind in _BY_OTHERS:
+            _BY_OTHERS[kind](piece, numbers[0], known[numbers[1] : numbers[1] + numbers[2]])
+            data[start : start + size] = piece
     for kind, start, size, numbers in parts:
         if kind == 6:
             frames = data[numbers[0] : sum(numbers)]
@@ -278,7 +282,7 @@ def _loop(data: bytearray) -> Iterator[tuple[int, int]]:
         p += 4 + length
 
 
-def _frames(data: bytearray, base: int) -> None:
+def _frames(data: bytearray, base: int, has_addresses: bool = True) -> None:
     expected = expected_data = 0
     for p, length in _loop(data):
         c = _get(data, p + 4) - 4
@@ -288,6 +292,8 @@ def _frames(data: bytearray, base: int) -> None:
         if begins != 0x1B:
             continue
         _put(data, p + 4, p + 4 - c)
+        if not has_addresses:
+            continue
         begin = _get(data, p + 8) + expected
         _put(data, p + 8, begin - base - p - 8)
         expected = begin + _get(data, p + 12)
@@ -338,11 +344,92 @@ def _relocations(table: bytearray, known: bytearray, segments: list[tuple[int, i
     return table
 
 
-def _rows(table: bytearray, base: int, row: int) -> None:
-    v = 0
-    for at in range(0, len(table) - 3, row):
-        v = (v + _get(table, at)) % 2**32
+class _Ordered:
+    """The numbers of rows, in the order of their form."""
+
+    def __init__(self, data: bytearray, form: int):
+        self.data, self.row, self.order = data, form // 2, ("little", "big")[form % 2]
+
+    def get(self, at: int) -> int:
+        return int.from_bytes(self.data[at : at + 4], self.order)  # type: ignore[arg-type]
+
+    def put(self, at: int, value: int) -> int:
+        self.data[at : at + 4] = (value % 2**32).to_bytes(4, self.order)  # type: ignore[arg-type]
+        return value % 2**32
+
+
+def _rows(table: bytearray, base: int, form: int) -> None:
+    v, numbers = 0, _Ordered(table, form)
+    for at in range(0, len(table) - 3, form // 2):
+        v = numbers.put(at, v + numbers.get(at))
+
+
+def _symbols(table: bytearray, form: int, strings: bytearray) -> None:
+    last, left, numbers = 0, 4 * len(strings), _Ordered(table, form)
+    for at in range(0, len(table) - 3, form // 2):
+        e = last
+        while e < len(strings) and strings[e] and left > 0:
+            e, left = e + 1, left - 1
+        e += 1
+        n = numbers.get(at)
+        v = numbers.put(at, 0 if n == 0 else e - 1 if n == (1 - e) % 2**32 else n + e - 1)
+        last = v or last
+
+
+def _headers(table: bytearray, base: int, form: int) -> None:
+    numbers, row, end = _Ordered(table, form), form // 2, [0, 0]
+    place, size, align, of = (24, 32, 48, 44) if row == 64 else (16, 20, 32, 28)
+    if form == 129:
+        place, size, align = place + 4, size + 4, align + 4
+    for i in range(len(table) // row):
+        p = i * row
+        k, step = numbers.get(p + 4), max(numbers.get(p + align), 1)
+        e = end[k in (4, 9)] + step - 1
+        v = numbers.put(p + place, numbers.get(p + place) + e - e % step)
+        if k in (4, 9):
+            numbers.put(p + of, i - numbers.get(p + of))
+        end[k in (4, 9)] = v if k == 8 else v + numbers.get(p + size)
+
+
+def _placed(table: bytearray, form: int, expected: list[int]) -> None:
+    passed = 0
+    for at in range(0, len(table) - 3, form // 2):
+        n = _get(table, at)
+        v = n - 2**31 if n >= 2**31 else expected[passed + n] if passed + n < len(expected) else n
         _put(table, at, v)
+        passed = sum(place <= v for place in expected)
+
+
+def _places(table: bytearray, form: int, code: bytearray) -> None:
+    expected, p, padded = [], 0, code + bytes(24)
+    while p + 24 <= len(padded):
+        length, q = instruction(padded, p, 64)
+        p += length
+        if q and not any(padded[q : q + 4]):
+            expected.append(q)
+    _placed(table, form, expected[: len(code) // 5 + 1])
+
+
+def _begins(table: bytearray, form: int, frames: bytearray) -> None:
+    expected = []
+    for p, length in _loop(frames):
+        if _get(frames, p + 4):
+            expected += [p + 8] + [p + 17] * (length > 17 and frames[p + 16] == 4)
+    _placed(table, form, expected)
+
+
+def _words(code: bytearray, base: int, form: int) -> None:
+    machine, is_placed, is_little = form // 4, form // 2 % 2, form % 2
+    for p in range(0, len(code) - 3, 4):
+        w, t = int.from_bytes(code[p : p + 4], "big"), base % 2**32 + p >> 2
+        if is_placed:
+            if machine == 2 and w >> 30 == 1:
+                w = 2**30 + (w - t) % 2**30
+            elif machine == 3 and w & 0xFC000003 == 0x48000001:
+                w = (w & 0xFC000003) + ((w >> 2) - t) % 2**24 * 4
+            elif machine == 5 and w & 0x0F000000 == 0x0B000000 and w >> 28 < 15:
+                w = (w >> 24 << 24) + (w - t) % 2**24
+        code[p : p + 4] = w.to_bytes(4, "little" if is_little else "big")
 
 
 def _hash(head: bytearray, size: int, symbols: bytearray, strings: bytearray, wide: int) -> bytes:
@@ -365,3 +452,5 @@ def _hash(head: bytearray, size: int, symbols: bytearray, strings: bytearray, wi
 
 
 _IN_PLACE: dict[int, Callable[..., None]] = {0: _x86(32), 1: _x86(64), 2: _arm64, 3: _frames, 5: _rows, 8: _riscv}
+_IN_PLACE |= {10: _headers, 13: _words, 14: lambda data, base: _frames(data, base, False)}
+_BY_OTHERS: dict[int, Callable[..., None]] = {9: _symbols, 11: _places, 12: _begins}

@@ -7,6 +7,8 @@ table has the contexts that levels 7 to 9 mix with the language model.
 
 from dataclasses import dataclass, replace
 
+from squeeze.codecs.content import CODES
+
 Contexts = tuple[tuple[int, int, int], ...]
 
 # A context: a register (see bitmodels/contexts.py), the mask on it, and the mask on the last eight bytes.
@@ -121,6 +123,7 @@ def _of_kinds(
 ) -> dict[str, Preset]:
     """Return the models by kind of content. matches_of_text: shortest matches in text and lines, if others."""
     contexts |= {"executable": contexts["other"], "cells": contexts["table"]}
+    contexts |= dict.fromkeys(CODES, contexts["table"])
     made = {
         kind: Preset(specs, matches, selectors, slot_bits, lines=kind == "lines") for kind, specs in contexts.items()
     }
@@ -182,7 +185,7 @@ LARGE = _of_kinds(
 )
 BY_LEVEL = {1: SMALL, 2: MEDIUM, 3: LARGE}
 WARM_START_KINDS = "text", "executable"  # kinds of content whose models start with trained weights
-_WARM_STARTS = {"lines": "text", **{kind: kind for kind in WARM_START_KINDS}}
+_WARM_STARTS = {"lines": "text", "code": "executable", **{kind: kind for kind in WARM_START_KINDS}}
 
 
 def warm_start(level: int, kind: str) -> str:
@@ -201,7 +204,7 @@ def preset(level: int, kind: str, bare: bool = False) -> Preset:
 
     Args:
         level: 1, 2 or 3.
-        kind: "text", "lines", "executable", "table", "cells", which is the same here, or "other".
+        kind: "text", "lines", "executable", "table", "cells" or one of CODES, which are the same here, or "other".
         bare: start with untrained weights and maps instead of those of the package.
     """
     return replace(BY_LEVEL[level][kind], warm_start="" if bare else warm_start(level, kind))

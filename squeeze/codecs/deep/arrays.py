@@ -60,7 +60,8 @@ FIRST_APM = layout.offsets(Refinements(*[_APM_ROWS] * len(APM)))
 # Learning rates: of a weight set after many updates, added at first, decay of that, of the second layer.
 _RATES = ("rate", "first_rate", "fading", "final_rate")
 STATE = layout.fields(
-    "record lines copied sets has_network is_code cells"  # record length or 0; weight sets; the others are 0 or 1
+    "record machine lines copied sets has_network cells"  # record length, or 0 without records; machine of risc.py, 1
+    #   for x86, or 0; number of weight sets; the others are 0 or 1
     " partial shift node known matched top_prediction history2 history3 logit mixed",  # the bit being coded
     floats=" ".join(_RATES) + " network_logit",
 )
@@ -109,8 +110,8 @@ def build_model(
     first, weights = predictors.lay_out(preset)
     rows, finals = sum(_SET_ROWS[: preset.selectors]), sum(FINAL_ROWS)
     logits = -(-(preset.selectors + 1) // vectors.LANES) * vectors.LANES  # the network's logit is the last
-    settings = {"record": record, "lines": preset.lines, "sets": preset.selectors, "has_network": has_network}
-    settings["is_code"] = any(context_state.INSTRUCTION in (first, second) for first, _, second, _ in preset.contexts)
+    settings = {"record": 0 if preset.machine else record, "machine": preset.machine, "lines": preset.lines}
+    settings |= {"sets": preset.selectors, "has_network": has_network}
     registers = {register for first, _, second, _ in preset.contexts for register in (first, second)}
     settings["cells"] = context_state.CELLS in registers
     settings["copied"] = context_state.COPIED in registers

@@ -24,6 +24,7 @@ from squeeze.numerics.bitmodels import (
     meter as meters,
     mixer,
     records,
+    risc,
 )
 from squeeze.numerics.bitmodels.contexts import mix_hash
 from squeeze.numerics.bitmodels.frequencies import BYTES
@@ -92,11 +93,13 @@ def _select_by_bytes(m):
     column = np.int64((r[context_state.LINE] >> np.uint64(16)) & np.uint64(0xFF))
     bracket = np.int64(r[context_state.BRACKET] & np.uint64(0xFF))
     outer = classes
-    if m.state.is_code:
-        outer, column, bracket = instructions.selectors(
-            np.int64(r[context_state.INSTRUCTION]), np.int64(r[context_state.INSTRUCTIONS])
-        )
-    if m.state.record > 0:
+    if m.state.machine:
+        present, before = np.int64(r[context_state.INSTRUCTION]), np.int64(r[context_state.INSTRUCTIONS])
+        if m.state.machine == 1:
+            outer, column, bracket = instructions.selectors(present, before)
+        else:
+            outer, column, bracket = risc.selectors(present, before)
+    elif m.state.record > 0:
         outer = np.int64(r[context_state.RECORDS + records.COLUMN])
         column = np.int64(r[context_state.RECORD] & np.uint64(0xFF))
         bracket = np.int64((r[context_state.RECORDS + records.LINEAR] >> np.uint64(8)) & np.uint64(0xFF))
@@ -221,6 +224,8 @@ def end_byte(m, position):
     context_state.update_byte(
         m.registers, m.followed1, m.followed2, m.followed3, m.stack, m.data, position, m.state.record
     )
+    if m.state.machine:
+        context_state.update_instruction(m.registers, m.state.machine)
     if m.state.lines:
         of_fields = m.registers[context_state.FIELDS :]
         fields.update_byte(of_fields, m.places, m.numbers, m.data, position + 1)

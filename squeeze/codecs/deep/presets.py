@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from squeeze.codecs.bytewise.presets import warm_start
+from squeeze.codecs.content import CODES
 from squeeze.numerics.bitmodels import cells, context_state as state, copied, fields, records
 
 Context = tuple[int, int, int, int]
@@ -26,6 +27,7 @@ class DeepPreset:
     network: bool = False  # whether the byte network (codecs/recurrent) takes part
     lines: bool = False  # whether the registers of fields.py are updated
     warm_start: str = ""  # file of the package with the first weights (codecs/stream/dictionary.py); "": untrained
+    machine: int = 0  # that of code: 1 for x86, or a number of risc.py
 
 
 # The third and fourth context of every table also choose weight sets, so they are orders 2 and 3.
@@ -131,6 +133,17 @@ EXECUTABLE = {
     **_EXPECTED,
     **_TWO_MATCHES,
 }
+_NOT_OF_CODE = {  # contexts of EXECUTABLE that gain least next to those of instructions of 4 bytes
+    *("order 5", "what followed three bytes", "high halves", "bytes 5 to 8", "bytes 3 and 4"),
+}
+CODE = {  # of machines other than x86
+    **{name: context for name, context in EXECUTABLE.items() if name not in _NOT_OF_CODE},
+    "place in the instruction and byte 4": _pair(state.INSTRUCTION, history=0xFF000000, mask=7),
+    "place in the instruction, bytes 1 and 4": _pair(state.INSTRUCTION, history=0xFF0000FF, mask=7),
+    "place in the instruction, bytes 4 and 8": _pair(state.INSTRUCTION, history=0xFF000000FF000000, mask=7),
+    "instruction and register before": _pair(state.INSTRUCTIONS, state.INSTRUCTION, mask=0x7C00),
+    "instruction and two registers before": _pair(state.INSTRUCTIONS, state.INSTRUCTION, mask=0x7C007C00),
+}
 _COUNT, _LINEAR = state.RECORDS + records.COUNT, state.RECORDS + records.LINEAR
 TABLE = {
     **{f"order {n}": _order(n) for n in (0, 1, 2, 3, 4, 6, 8)},
@@ -192,6 +205,8 @@ MORE_OTHER = {
     "byte 8 in sixteens": _pair(state.POSITION, history=0xFF << 56, mask=15),
     "classes of twelve bytes": TEXT["classes of twelve bytes"],
 }
+_NOT_MORE_OF_CODE = {"bytes 3 to 6", "byte 8 in sixteens", "classes of twelve bytes"}
+MORE_CODE = {name: context for name, context in MORE_OTHER.items() if name not in _NOT_MORE_OF_CODE}
 MORE_TABLE = {
     "order 5": _order(5),
     "above and its neighbours": _pair(state.RECORD, mask=0xFFFF00000000FF),
@@ -208,10 +223,13 @@ _COPIED = {  # cells that are those of an earlier place
 }
 MORE_LINES = {name: context for name, context in MORE_TEXT.items() if name not in _NOT_MORE_OF_LINES} | _COPIED
 _MORE_OF_CELLS = {name: context for name, context in MORE_TABLE.items() if name == "above and its neighbours"}
-CONTEXTS = {"text": TEXT, "lines": LINES, "executable": EXECUTABLE, "table": TABLE, "cells": CELLS, "other": OTHER}
+CONTEXTS = {
+    **{"text": TEXT, "lines": LINES, "executable": EXECUTABLE, "code": CODE, "table": TABLE, "cells": CELLS},
+    "other": OTHER,
+}
 MORE = {  # at level 6
-    **{"text": MORE_TEXT, "lines": MORE_LINES, "executable": MORE_OTHER, "other": MORE_OTHER},
-    **{"table": MORE_TABLE, "cells": _MORE_OF_CELLS},
+    **{"text": MORE_TEXT, "lines": MORE_LINES, "executable": MORE_OTHER, "code": MORE_CODE},
+    **{"other": MORE_OTHER, "table": MORE_TABLE, "cells": _MORE_OF_CELLS},
 }
 _NAMES = {context: name for table in (*CONTEXTS.values(), *MORE.values()) for name, context in table.items()}
 
@@ -247,6 +265,12 @@ _FAST = {
         *("order 1", "order 2", "order 3", "order 4", "order 6", "what followed two bytes", "bytes 2 and 3"),
         *("match and byte", "two matches", "instruction", "instruction and the one before"),
         *("instruction and two before", "instruction and three opcodes before", "opcode and two bytes"),
+    ),
+    "code": (
+        *("order 1", "order 2", "order 3", "order 4", "match and byte", "two matches"),
+        *("instruction", "instruction and the one before", "instruction and two before"),
+        *("instruction and three opcodes before", "opcode and two bytes"),
+        *("place in the instruction and byte 4", "place in the instruction, bytes 1 and 4"),
     ),
     "table": (
         *("order 1", "order 2", "order 3", "order 4", "two above and column", "above and column", "two above"),
@@ -295,15 +319,17 @@ def preset(level: int, kind: str, bare: bool = False) -> DeepPreset:
 
     Args:
         level: 4, 5 or 6.
-        kind: "text", "lines", "executable", "table", "cells", which is "table" at level 4, or "other".
+        kind: "text", "lines", "executable", one of CODES, "table", "cells", which is "table" at level 4, or "other".
         bare: start with untrained weights, without the byte network.
     """
     if level == 4 and kind == "cells":
         kind = "table"
+    machine = CODES.get(kind, int(kind == "executable"))
+    kind = "code" if machine > 1 else kind
     table, has_lines, start = CONTEXTS[kind], kind == "lines", "" if bare else warm_start(level, kind)
     if level == 4:
         fast = _grouped(table[name] for name in _FAST[kind])
-        return DeepPreset(fast, (5, 7, 16), 7, 1 << 21, _RATES, lines=has_lines, warm_start=start)
+        return DeepPreset(fast, (5, 7, 16), 7, 1 << 21, _RATES, lines=has_lines, warm_start=start, machine=machine)
     of_text = kind in ("text", "lines")
     buckets = 14 << 18  # 672 MiB; all models take less than 1 GiB
     if of_text:
@@ -314,9 +340,9 @@ def preset(level: int, kind: str, bare: bool = False) -> DeepPreset:
         if of_text:
             buckets = 13 << 18  # 624 MiB; all models take less than 1 GiB
     selectors = 7 if level == 5 and of_text else _SELECTORS[level]
-    network = not (bare or kind in ("table", "cells") or (level, kind) == (5, "executable"))
+    network = not (bare or kind in ("table", "cells", "code") or (level, kind) == (5, "executable"))
     contexts, rates = _grouped(table.values()), _RATES_OF_CELLS if kind == "cells" else _RATES
-    return DeepPreset(contexts, (4, 6, 9, 14, 24), selectors, buckets, rates, network, has_lines, start)
+    return DeepPreset(contexts, (4, 6, 9, 14, 24), selectors, buckets, rates, network, has_lines, start, machine)
 
 
 def _grouped(contexts: Iterable[Context]) -> tuple[Context, ...]:

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import xxhash
 
-from squeeze.codecs.content import ABSOLUTE, Content
+from squeeze.codecs.content import ABSOLUTE, CODES, Content
 from squeeze.errors import DamagedError, FormatError, TruncatedError, printable
 from squeeze.system.binary import read_exactly, read_some, read_varint, varint
 
@@ -61,7 +61,8 @@ _RECORD_IDENTITY_BYTES = 2  # bytes of a dictionary's SHA-256 in a record; the c
 _SHORT_CHECKSUM = (1 << 32) - 1
 
 KINDS_OF_CONTENT = {"other": 0, "text": 1, "executable": 2, "table": 3, "lines": 7, "cells": 8}
-WITH_RECORDS = "table", "cells"  # kinds of content that have a record length
+KINDS_OF_CONTENT |= {kind: 9 + number for number, kind in enumerate(CODES)}
+WITH_RECORDS = "table", "cells", *CODES  # kinds of content that have a record length
 _KIND_OF = {number: kind for kind, number in KINDS_OF_CONTENT.items()}
 _ABSOLUTE = 6  # the number of machine code without a filter
 RUNS, RAW = b"\x04", b"\x05"  # before a content: runs were removed; instead of one: the bytes are stored

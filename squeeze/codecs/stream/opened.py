@@ -6,6 +6,7 @@ docs/format.md specifies it (3.5).
 """
 
 import io
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -34,7 +35,7 @@ _LARGE = 1 << 14  # bytes of text, byte code, classes or LZ4 from which on anoth
 _LARGE_PROGRAM = 1 << 17  # the same of programs
 _SHRUNK = 1.2  # times the bytes of blocks in LZ4 and Snappy from which on their content is always smaller
 _MOSTLY = 0.75  # share of the data from which on it is that
-_LEAST_TABLE = 1 << 15  # bytes of a table that becomes a group of its own
+_LEAST_TABLE = 1 << 11  # bytes of tables of one record length that become a group of their own
 _PART_COST = 2  # bytes that a coded part must save to pay for its length
 _LONGEST = 1 << 24  # bytes of a block in a group, unless it is of a medium
 _MOST_PLAN = 1 << 24  # bytes of a tree and its pieces
@@ -86,15 +87,19 @@ def encode(root: Node, encode_plan: EncodePlan, encode_part: EncodePart) -> Open
         encode_plan: codes the plan as a block of a kind without a language model, or returns None to store it.
         encode_part: the same for a part of a group.
     """
+    found = [(content, node.own[start:end]) for node in root.nodes() for start, end, content in _regions(node)]
+    rows = Counter[Content]()  # bytes of tables, by their content
+    for content, piece in found:
+        rows[content] += piece.size if content.kind == "table" else 0
     groups, pieces = _Groups(), bytearray()
-    for node in root.nodes():
-        for start, end, content in _regions(node):
-            pieces += varint(end - start) + varint(groups.add(content, node.own[start:end]))
+    for content, piece in found:
+        is_small = content.kind == "table" and rows[content] < _LEAST_TABLE
+        pieces += varint(piece.size) + varint(groups.add(sampling.OTHER if is_small else content, piece))
     written = tree.to_bytes(root)
     plan = np.frombuffer(varint(len(written)) + written + pieces, np.uint8)
     parts = [_part(plan, encode_plan(plan))]
-    for content, found in groups.all:
-        joined = np.concatenate(found)
+    for content, joint in groups.all:
+        joined = np.concatenate(joint)
         longest = joined.size if media.of_content(content) else _LONGEST
         cuts = [joined[at : at + longest] for at in range(0, joined.size, longest)]
         parts += [varint(len(cuts)), *(_part(cut, encode_part(cut, content)) for cut in cuts)]
@@ -128,7 +133,7 @@ def _found(data: np.ndarray, begin: int, end: int) -> Iterator[Region]:
 
 
 class _Groups:
-    """The pieces of the opened bytes by their content: small tables are coded with others, and most media alone."""
+    """The pieces of the opened bytes by their content; most media are alone."""
 
     def __init__(self) -> None:
         self.all: list[tuple[Content, list[np.ndarray]]] = []
@@ -136,7 +141,6 @@ class _Groups:
 
     def add(self, content: Content, piece: np.ndarray) -> int:
         """Add a piece, and return the number of its group."""
-        content = sampling.OTHER if content.kind == "table" and piece.size < _LEAST_TABLE else content
         medium = media.of_content(content)
         joins = not medium or medium.joins(piece.size, content)
         key = content, medium.likeness(piece, content) if medium and joins else ()

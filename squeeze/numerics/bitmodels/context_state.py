@@ -6,7 +6,7 @@ first, and a mask for the last eight bytes. Nothing here knows what the contexts
 
 import numpy as np
 
-from squeeze.numerics.bitmodels import instructions
+from squeeze.numerics.bitmodels import instructions, risc
 from squeeze.numerics.bitmodels.contexts import CLASS, mix_hash
 from squeeze.numerics.jit import inline
 
@@ -37,7 +37,7 @@ _LINE_ABOVE = 23
 _STACK_SIZE = 24
 _IN_TAG = 25
 SKIP = 26  # bytes of an instruction's operand that are still to come
-INSTRUCTION = 27  # the x86 instruction that the next byte is part of (instructions.py); 0 at its start
+INSTRUCTION = 27  # the instruction that the next byte is part of (instructions.py, risc.py); 0 at its start
 INSTRUCTIONS = 28  # 16 bits each of the last four instructions
 _PARSER = 29
 FIELDS = 30  # the first of the registers of fields.py, for lines
@@ -98,7 +98,6 @@ def update_byte(registers, followed1, followed2, followed3, stack, data, positio
     _update_line(registers, byte, data, position + 1)
     _update_bracket(registers, stack, byte)
     _update_instruction(registers, byte, history)
-    _follow_instruction(registers, byte)
     if record > 0:
         _update_record(registers, data, position + 1, record)
 
@@ -199,7 +198,25 @@ def _update_record(registers, data, position, record):
 
 
 @inline
-def _follow_instruction(registers, byte):
+def update_instruction(registers, machine):
+    """Update the registers of instructions after the latest byte of code.
+
+    Args:
+        registers: uint64 [REGISTERS], after `update_byte`.
+        machine: 1 for x86, or another number of risc.py.
+    """
+    byte = registers[HISTORY] & np.uint64(0xFF)
+    if machine == 1:
+        _follow_x86(registers, byte)
+        return
+    present, ended = risc.follow(np.int64(registers[INSTRUCTION]), machine, np.int64(byte))
+    if ended >= 0:
+        registers[INSTRUCTIONS] = (registers[INSTRUCTIONS] << np.uint64(16)) | np.uint64(ended)
+    registers[INSTRUCTION] = np.uint64(present)
+
+
+@inline
+def _follow_x86(registers, byte):
     present = np.int64(registers[INSTRUCTION])
     present, parser = instructions.follow(present, np.int64(registers[_PARSER]), np.int64(byte))
     if present >= instructions.ENDED:

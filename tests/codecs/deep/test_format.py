@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 import squeeze
+from squeeze.codecs.content import CODES
 from squeeze.codecs.deep import coder as deep
 from squeeze.codecs.recurrent import weights
 from squeeze.codecs.stream import container, dictionary, integers, levels
 from squeeze.codecs.stream.index import read_index
 from tests.golden import samples
-from tests.makers import inputs, sheets
+from tests.makers import inputs, objects, programs, sheets
 from tests.makers.cases import all_slow_but
 from tests.references import naive_dictionary, naive_recurrent
 from tests.references.naive_deep import FORMAT, Decoder
@@ -119,6 +120,18 @@ def test_blocks_that_are_not_tokenwise_decode_as_they_are_specified(raw, kind):
 def test_executables_decode_as_they_are_specified(level):
     """Use the models of level 5, without the network."""
     assert is_read_as_specified(BINARY[:110], level, "executable")
+
+
+@pytest.mark.parametrize("kind", CODES)
+def test_code_of_each_machine_decodes_as_it_is_specified(kind):
+    machine = kind.removesuffix(" code")
+    raw = programs.riscv_code(500, 0) if machine == "RISC-V" else objects.object_files()[f"ELF {machine}"][64:560]
+    assert is_read_as_specified(raw, 4, kind, 2)
+
+
+@pytest.mark.parametrize("level", [5, 6])
+def test_code_decodes_as_it_is_specified(level):
+    assert is_read_as_specified(objects.object_file(2, True, False)[52:150], level, "SPARC code", 4)
 
 
 def test_the_network_is_the_specified_one():

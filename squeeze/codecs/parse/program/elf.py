@@ -1,6 +1,7 @@
 """Images in ELF: of 32 and 64 bits, with the lowest byte first or last."""
 
 import struct
+from dataclasses import replace
 from typing import NamedTuple
 
 from squeeze.codecs.parse.program.plan import Segment
@@ -8,13 +9,26 @@ from squeeze.codecs.parse.program.sections import Image, Role, Section
 
 __all__ = ["read"]
 
-_MACHINES = {3: 1, 62: 2, 183: 3, 243: 4}
+_X86_64 = 62
+_LITTLE = {
+    3: 1,
+    _X86_64: 2,
+    183: 3,
+    243: 4,
+    21: 6,
+    8: 7,
+    40: 8,
+}  # whose code is transformed, with their places in MACHINES
+_BIG = {2: 5, 18: 5, 43: 5, 20: 6, 21: 6, 8: 7, 40: 8, 22: 9}  # and with the highest byte first
 _RELOCATABLE, _LOADED, _RUNS = 1, 1, 1  # type of an object file; type and flag of program headers
 _SYMBOLS, _STRINGS, _ADDENDS, _EMPTY, _PLAIN, _DYNAMIC_SYMBOLS, _HASH = 2, 3, 4, 8, 9, 11, 0x6FFFFFF6  # section types
+_OLD_HASH, _DYNAMIC, _VERSIONS = 5, 6, 0x6FFFFFFF
 _FRAMES = 0x70000001  # type of call frame information on x86-64, where it is not just data
-_ROWS = (_SYMBOLS, _PLAIN, _DYNAMIC_SYMBOLS, 6, 0x6FFFFFFF)  # also of dynamic entries and symbol versions
+_ROWS = (_OLD_HASH, _DYNAMIC, _VERSIONS)  # types of other tables
+_STABS = ".stab", 12  # name and bytes of a row of the sections of an older form of debugging information
 _BY_NAME = {".eh_frame": Role.FRAMES, ".eh_frame_hdr": Role.FRAME_INDEX}
 _HAS_CODE, _HAS_STRINGS, _COMPRESSED = 4, 0x20, 0x800  # section flags
+_ADDEND_ROW = 24  # bytes of a relocation with an addend, of 64 bits
 _MOST = 1 << 14  # sections, or program headers
 _LONGEST = 64  # characters of a name that are read
 
@@ -53,10 +67,15 @@ def read(data: bytes, begin: int) -> Image | None:
         ends.append(start + sections * width)
     if min(len(headers) + len(segments), max(ends)) <= 0 or max(ends) > 1 << 40:
         return None
-    found = _sections(headers, _names(data, begin, headers, names), is_wide and order == "<") if headers else runs
-    known = _MACHINES.get(machine, 0) if order == "<" else 0
+    titles, is_usual = _names(data, begin, headers, names), is_wide and order == "<"
+    found = _sections(headers, titles, is_usual and kind != _RELOCATABLE) if headers else runs
+    if is_usual and kind == _RELOCATABLE and machine == _X86_64:
+        found = [_with_target(section, headers, titles) for section in found]
+    if headers:
+        found.append(Section(Role.HEADERS, start, sections * width, "section headers", width))
+    known = (_LITTLE if order == "<" else _BIG).get(machine, 0)
     size = min(max(ends), len(data) - begin)
-    return Image(0, known, size, found, max(len(headers), len(segments)), segments, kind != _RELOCATABLE)
+    return Image(0, known, size, found, max(len(headers), len(segments)), segments, kind != _RELOCATABLE, order == ">")
 
 
 def _segments(
@@ -94,14 +113,26 @@ def _names(data: bytes, begin: int, headers: list[_Header], number: int) -> list
 
 
 def _sections(headers: list[_Header], names: list[str], is_usual: bool) -> list[Section]:
-    """Return the sections that have bytes; relocations of 24 bytes are those of the usual 64-bit files."""
+    """Return the sections that have bytes; relocations of usual 64-bit programs have a role of their own."""
     found = list[Section]()
     for item, name in zip(headers, names, strict=True):
         if item.type not in (0, _EMPTY):
             role = _role(item, name, is_usual)
-            row = item.row if role in (Role.TABLE, Role.RELOCATIONS) else 0
+            row = item.row if role in (Role.TABLE, Role.RELOCATIONS, Role.RANGES, Role.SYMBOLS) else 0
             found.append(Section(role, item.start, item.size, name, row, _sources(item, role, headers, names)))
     return found
+
+
+def _with_target(section: Section, headers: list[_Header], names: list[str]) -> Section:
+    """Return relocations of an object file of x86-64 with what they relocate, and other sections as they are."""
+    if section.role is not Role.RANGES or section.row != _ADDEND_ROW:
+        return section
+    info = next(item.info for item in headers if item.type == _ADDENDS and item.start == section.start)
+    if info >= len(headers):
+        return section
+    target = headers[info]
+    role = Role.PLACES if target.flags & _HAS_CODE else Role.BEGINS if names[info] == ".eh_frame" else Role.RANGES
+    return replace(section, role=role, of=() if role is Role.RANGES else (target.start, target.size))
 
 
 def _role(item: _Header, name: str, is_usual: bool) -> Role:
@@ -112,9 +143,13 @@ def _role(item: _Header, name: str, is_usual: bool) -> Role:
         return Role.CODE
     if item.type == _STRINGS or item.flags & _HAS_STRINGS:
         return Role.TEXT
-    if item.type == _ADDENDS and item.row == 24 and is_usual:
+    if item.type == _ADDENDS and item.row == _ADDEND_ROW and is_usual:
         return Role.RELOCATIONS
-    if item.type in (*_ROWS, _ADDENDS) and 2 <= item.row <= 64:
+    if item.type in (_ADDENDS, _PLAIN) and 4 <= item.row <= 64:
+        return Role.RANGES
+    if item.type in (_SYMBOLS, _DYNAMIC_SYMBOLS) and item.row in (16, 24):
+        return Role.SYMBOLS
+    if (item.type in _ROWS and 2 <= item.row <= 64) or (name, item.row) == _STABS:
         return Role.TABLE
     if item.type == _HASH:
         return Role.HASH
@@ -126,6 +161,8 @@ def _sources(item: _Header, role: Role, headers: list[_Header], names: list[str]
     if role is Role.FRAME_INDEX:
         frames = next((other for other, name in zip(headers, names, strict=True) if name == ".eh_frame"), None)
         return (frames.start, frames.size) if frames else ()
+    if role is Role.SYMBOLS and item.link < len(headers):
+        return headers[item.link].start, headers[item.link].size
     if role is Role.HASH and item.link < len(headers) and headers[item.link].link < len(headers):
         symbols = headers[item.link]
         strings = headers[symbols.link]

@@ -18,19 +18,20 @@ _LONGEST = 16  # characters of an augmentation
 _MOST = 64  # bytes of common information that are looked at
 
 
-def hide(frames: np.ndarray, address: int) -> None:
+def hide(frames: np.ndarray, address: int, is_placed: bool = True) -> None:
     """Replace addresses by differences, in place.
 
     Args:
         frames: uint8 [n], the bytes of `.eh_frame`.
         address: of the first.
+        is_placed: whether addresses are final, unlike those of object files, which stay as they are.
     """
-    _walk(frames, np.int64(address & 0xFFFFFFFF), True)
+    _walk(frames, np.int64(address & 0xFFFFFFFF), is_placed, True)
 
 
-def show(frames: np.ndarray, address: int) -> None:
+def show(frames: np.ndarray, address: int, is_placed: bool = True) -> None:
     """Undo `hide`, in place."""
-    _walk(frames, np.int64(address & 0xFFFFFFFF), False)
+    _walk(frames, np.int64(address & 0xFFFFFFFF), is_placed, False)
 
 
 def index(frames: np.ndarray, address: int, place: int) -> bytes:
@@ -50,7 +51,7 @@ def index(frames: np.ndarray, address: int, place: int) -> bytes:
 
 
 @kernel
-def _walk(frames, address, forward):
+def _walk(frames, address, is_placed, forward):
     at, expected, expected_data = 0, np.int64(0), np.int64(0)
     while at + 16 <= frames.size:
         length, back = word(frames, at), word(frames, at + 4)
@@ -63,6 +64,7 @@ def _walk(frames, address, forward):
                 begins, data = _encodings(frames, common)
                 if begins == _RELATIVE:
                     put(frames, at + 4, common + 4 if forward else at + 4 - common, 4)
+                if begins == _RELATIVE and is_placed:
                     begin = _moved(frames, at + 8, address + at + 8, expected, forward)
                     expected = begin + word(frames, at + 12)
                     if data == _RELATIVE and length >= 17 and frames[at + 16] == 4:

@@ -1,6 +1,7 @@
 """The plan of a program: its segments, and the parts of its image that are transformed or derived from others."""
 
 import io
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -11,17 +12,24 @@ from squeeze.system.binary import read_exactly, read_varint, varint
 
 __all__ = [
     "ARM64",
+    "BEGINS",
+    "BY_OTHERS",
+    "COMMONS",
     "FORMATS",
     "FRAMES",
     "FRAME_INDEX",
     "HASH",
+    "HEADERS",
     "MACHINES",
     "MOST",
     "MOST_DERIVED",
     "MOST_SEGMENTS",
+    "PLACES",
     "RELOCATIONS",
     "RISCV",
     "ROWS",
+    "SYMBOLS",
+    "WORDS",
     "X86",
     "X86_64",
     "Part",
@@ -31,10 +39,17 @@ __all__ = [
 ]
 
 FORMATS = ("ELF", "PE", "Mach-O")
-MACHINES = ("other", "x86", "x86-64", "AArch64", "RISC-V")
+MACHINES = ("other", "x86", "x86-64", "AArch64", "RISC-V", "SPARC", "PowerPC", "MIPS", "ARM", "z/Architecture")
 # Kinds of parts, and how many numbers the plan has for each.
 X86, X86_64, ARM64, FRAMES, RELOCATIONS, ROWS, FRAME_INDEX, HASH, RISCV = range(9)
+SYMBOLS, HEADERS, PLACES, BEGINS, WORDS, COMMONS = range(9, 15)
 _NUMBERS = {X86: 0, X86_64: 0, ARM64: 0, FRAMES: 0, RELOCATIONS: 0, ROWS: 1, FRAME_INDEX: 2, HASH: 5, RISCV: 0}
+_NUMBERS |= {SYMBOLS: 3, HEADERS: 1, PLACES: 3, BEGINS: 3, WORDS: 1, COMMONS: 0}
+_ROWS: dict[int, Collection[int]] = {  # bytes of a row
+    **{ROWS: range(4, 257), SYMBOLS: (16, 24), HEADERS: (40, 64), PLACES: (24,), BEGINS: (24,)},
+}
+BY_OTHERS = (SYMBOLS, PLACES, BEGINS)  # kinds of parts by others, whose size is the last number
+_OF_OTHERS = (HASH, *BY_OTHERS)  # kinds whose numbers from the second on are starts and sizes
 KEPT = {FRAME_INDEX: 4, HASH: 16}  # first bytes of a part whose other bytes are derived
 MOST = 1 << 12  # parts
 MOST_SEGMENTS, MOST_DERIVED = 1 << 7, 8  # segments, and parts that are derived, each from much of the image
@@ -62,8 +77,10 @@ class Part(NamedTuple):
         kind: How, one of the numbers above.
         start: Its first byte in the image.
         size: Its bytes.
-        numbers: What its kind needs: bytes of a row of ROWS; start and size of the frames of FRAME_INDEX; of HASH
-            whether the image has 64 bits, and starts and sizes of symbols and strings.
+        numbers: What its kind needs: of ROWS, SYMBOLS, HEADERS, PLACES and BEGINS the bytes of a row, twice, plus 1
+            if the highest byte comes first, and start and size of the strings of SYMBOLS, the code of PLACES and the
+            frames of BEGINS; of WORDS their form (fixed.py); start and size of the frames of FRAME_INDEX; of
+            HASH whether the image has 64 bits, and starts and sizes of symbols and strings.
     """
 
     kind: int
@@ -179,10 +196,12 @@ class Plan:
         for part in self.parts:
             if part.size < KEPT.get(part.kind, 0) or part.end > whole:
                 raise impossible()
-            if part.kind == ROWS and not 4 <= part.numbers[0] <= 256:
+            if part.kind in _ROWS and part.numbers[0] >> 1 not in _ROWS[part.kind]:
                 raise impossible()
-            numbers = part.numbers if part.kind == FRAME_INDEX else part.numbers[1:] if part.kind == HASH else ()
+            numbers = part.numbers if part.kind == FRAME_INDEX else part.numbers[1:] if part.kind in _OF_OTHERS else ()
             spans += zip(numbers[::2], numbers[1::2], strict=True)
+        if sum(part.numbers[-1] for part in self.parts if part.kind in BY_OTHERS) > whole:
+            raise impossible()
         if sum(part.kind in KEPT for part in self.parts) > MOST_DERIVED:
             raise impossible()
         if self.removed > size or addresses != sorted(addresses) or addresses[-1:] >= [1 << 63]:

@@ -16,6 +16,10 @@ class Role(Enum):
     TABLE = "table"  # rows of fixed length
     RELOCATIONS = "relocations"  # rows of 24 bytes, as 64-bit ELF has them
     RANGES = "ranges"  # rows that begin with an address, which ascends
+    PLACES = "places"  # rows of relocations of code in an object file
+    BEGINS = "begins"  # the same of call frame information
+    SYMBOLS = "symbols"  # rows of a symbol table
+    HEADERS = "headers"  # rows of section headers
     FRAMES = "frames"
     FRAME_INDEX = "frame index"
     HASH = "hash"
@@ -55,6 +59,7 @@ class Image:
         count: Sections of all kinds.
         segments: Those with addresses, in any order.
         is_placed: Whether its addresses are final, unlike those of object files.
+        is_big: Whether the highest byte of its numbers comes first.
     """
 
     format: int
@@ -64,3 +69,4 @@ class Image:
     count: int
     segments: list[Segment]
     is_placed: bool = True
+    is_big: bool = False

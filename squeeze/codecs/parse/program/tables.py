@@ -5,7 +5,7 @@ import numpy as np
 from squeeze.codecs.parse.program.numbers import long, put, word
 from squeeze.numerics.jit import inline, kernel
 
-__all__ = ["HASH_HEADER", "gnu_hash", "relocations", "rows"]
+__all__ = ["HASH_HEADER", "gnu_hash", "relocations"]
 
 HASH_HEADER = 16  # bytes of a `.gnu.hash` that are kept: buckets, first symbol, words of the filter, its shift
 _MOST_STEPS = 4  # letters that are read of names for each byte of the strings
@@ -116,27 +116,3 @@ def _segment_of(segments, place):
         else:
             high = middle - 1
     return low
-
-
-def rows(table: np.ndarray, row: int, forward: bool) -> None:
-    """Replace the first 4 bytes of rows by the difference from those of the row above, or undo it, in place.
-
-    Args:
-        table: uint8 [n].
-        row: bytes of a row, at least 4.
-        forward: whether they become differences.
-    """
-    _difference(table, row, forward)
-
-
-@kernel
-def _difference(table, row, forward):
-    before = np.int64(0)
-    for at in range(0, table.size - 3, row):
-        value = word(table, at)
-        if forward:
-            put(table, at, value - before, 4)
-            before = value
-        else:
-            before = (before + value) & 0xFFFFFFFF
-            put(table, at, before, 4)

@@ -5,16 +5,22 @@ A part is restored from the content alone, and relocations and derived parts fro
 
 import numpy as np
 
-from squeeze.codecs.parse.program import code, frames, tables
+from squeeze.codecs.parse.program import code, fixed, frames, headers, places, tables
 from squeeze.codecs.parse.program.plan import (
     ARM64,
+    BEGINS,
+    COMMONS,
     FRAME_INDEX,
     FRAMES,
     HASH,
+    HEADERS,
     KEPT,
+    PLACES,
     RELOCATIONS,
     RISCV,
     ROWS,
+    SYMBOLS,
+    WORDS,
     X86,
     X86_64,
     Part,
@@ -25,17 +31,18 @@ from squeeze.codecs.parse.program.riscv import riscv
 
 __all__ = ["derived", "hide", "show"]
 
+_AFTER_OTHERS = (RELOCATIONS, FRAME_INDEX, HASH, SYMBOLS, PLACES, BEGINS)  # kinds of parts that need others
+
 
 def hide(image: np.ndarray, plan: Plan) -> np.ndarray:
     """Return the content of an image, uint8."""
     content, known, segments = image.copy(), image.copy(), plan.table()
     for part in plan.parts:
-        if part.kind in (RELOCATIONS, FRAME_INDEX, HASH):
+        if part.kind in _AFTER_OTHERS:
             known[part.start : part.end] = 0
     for part in plan.parts:
         _in_place(content[part.start : part.end], part, plan, True)
-        if part.kind == RELOCATIONS:
-            tables.relocations(content[part.start : part.end], known, segments, True)
+        _by_others(content[part.start : part.end], part, known, segments, True)
     pieces, done = list[np.ndarray](), 0
     for part in plan.parts:
         if part.removed:
@@ -58,25 +65,34 @@ def show(content: np.ndarray, plan: Plan) -> np.ndarray:
     image[done:] = content[taken:]
     for part in plan.parts:
         _in_place(image[part.start : part.end], part, plan, False)
-    waiting = {
-        part: image[part.start : part.end].copy()
-        for part in plan.parts
-        if part.kind in (RELOCATIONS, FRAME_INDEX, HASH)
-    }
+    waiting = {part: image[part.start : part.end].copy() for part in plan.parts if part.kind in _AFTER_OTHERS}
     for part in waiting:
         image[part.start : part.end] = 0
     known, segments = image.copy() if waiting else image, plan.table()
     for part, piece in waiting.items():
-        if part.kind == RELOCATIONS:
-            tables.relocations(piece, known, segments, False)
+        _by_others(piece, part, known, segments, False)
         image[part.start : part.end] = piece
     for part in waiting:
-        if part.kind != RELOCATIONS:
+        if part.kind in KEPT:
             rest = derived(image, part, plan)
             if rest is None:
                 raise impossible()
             image[part.start + KEPT[part.kind] : part.end] = rest
     return image
+
+
+def _by_others(piece: np.ndarray, part: Part, known: np.ndarray, segments: np.ndarray, forward: bool) -> None:
+    """Transform relocations or symbols, or undo it, by the parts of the image that depend on no other."""
+    if part.kind == RELOCATIONS:
+        tables.relocations(piece, known, segments, forward)
+    elif part.kind in _AFTER_OTHERS and part.kind not in KEPT:
+        form, start, size = part.numbers
+        other = known[start : start + size]
+        if part.kind != SYMBOLS:
+            expected = places.in_code(other) if part.kind == PLACES else places.in_frames(other)
+            places.places(piece, form >> 1, expected, forward)
+            return
+        headers.names(piece, other, form >> 1, bool(form & 1), forward)
 
 
 def derived(image: np.ndarray, part: Part, plan: Plan) -> np.ndarray | None:
@@ -99,7 +115,11 @@ def _in_place(piece: np.ndarray, part: Part, plan: Plan, forward: bool) -> None:
         code.arm64(piece, address, forward)
     elif part.kind == RISCV:
         riscv(piece, address, forward)
+    elif part.kind == WORDS:
+        fixed.words(piece, address, part.numbers[0], forward)
     elif part.kind == ROWS:
-        tables.rows(piece, part.numbers[0], forward)
-    elif part.kind == FRAMES:
-        (frames.hide if forward else frames.show)(piece, address)
+        headers.rows(piece, part.numbers[0] >> 1, bool(part.numbers[0] & 1), forward)
+    elif part.kind == HEADERS:
+        headers.headers(piece, part.numbers[0] >> 1, bool(part.numbers[0] & 1), forward)
+    elif part.kind in (FRAMES, COMMONS):
+        (frames.hide if forward else frames.show)(piece, address, part.kind == FRAMES)

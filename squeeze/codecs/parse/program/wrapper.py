@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from squeeze.codecs.content import ABSOLUTE, Content, Region
-from squeeze.codecs.parse.program import elf, macho, pe, plan as plans, transform
+from squeeze.codecs.content import ABSOLUTE, CODES, Content, Region
+from squeeze.codecs.parse.program import elf, fixed, headers, macho, pe, plan as plans, transform
 from squeeze.codecs.parse.program.plan import KEPT, Part, Plan, Segment
 from squeeze.codecs.parse.program.sections import Image, Role, Section
 from squeeze.codecs.parse.protocol import Found, Wrapper
@@ -21,17 +21,36 @@ _PE = re.compile(b"PE\0\0")
 _LEAST = 1 << 9  # bytes of the smallest image
 _PROOFS = 6  # times as long as reading an image: to transform it three times, and to undo that
 _LEAST_CODE = 64  # bytes of code that is transformed
+_HALF, _WIDE = 4, 16  # the high bytes of an address of 64 bits come first in rows of so many bytes
 _NEAR = 256  # bytes between code that is transformed as one
-_CODES = (None, plans.X86, plans.X86_64, plans.ARM64, plans.RISCV)  # kinds of parts of code, by machine
+_CODES = (
+    None,
+    plans.X86,
+    plans.X86_64,
+    plans.ARM64,
+    plans.RISCV,
+    *[plans.WORDS] * 4,
+    None,
+)  # kinds of parts of code, by machine
 _KINDS = {
     Role.FRAMES: plans.FRAMES,
     Role.RELOCATIONS: plans.RELOCATIONS,
     Role.RANGES: plans.ROWS,
+    Role.PLACES: plans.PLACES,
+    Role.BEGINS: plans.BEGINS,
+    Role.SYMBOLS: plans.SYMBOLS,
+    Role.HEADERS: plans.HEADERS,
     Role.FRAME_INDEX: plans.FRAME_INDEX,
     Role.HASH: plans.HASH,
 }
+# Roles that have a kind without final addresses, too.
+_OF_OBJECTS = (Role.RANGES, Role.PLACES, Role.BEGINS, Role.SYMBOLS, Role.HEADERS)
 _EXECUTABLE = Content("executable", 0, ABSOLUTE)
-_OF_CODE = (None, _EXECUTABLE, _EXECUTABLE, Content("table", 4), Content("table", 2))  # by machine
+_OF_CODE = (  # content of code, by machine
+    *(None, _EXECUTABLE, _EXECUTABLE, Content("AArch64 code", 4), Content("RISC-V code", 2)),
+    *(Content("SPARC code", 4), Content("PowerPC code", 4), Content("MIPS code", 4), Content("ARM code", 4)),
+    Content("z/Architecture code", 2),
+)
 
 
 class Program(Wrapper):
@@ -129,13 +148,24 @@ def _plan(image: Image, raw: np.ndarray, sections: list[Section], without: tuple
         if start < image.size
     )
     empty = Plan(image.format, image.machine, image.count, tuple(segments[: plans.MOST_SEGMENTS]))
-    parts, derived = list[Part](), 0
+    parts, derived, read = list[Part](), 0, 0
     for section in sections:
         kind = _kind(image, section)
         if kind is None or kind in without or len(parts) == plans.MOST:
             continue
-        numbers = (section.row,) if kind == plans.ROWS else section.of
-        part = Part(kind, section.start, section.size, numbers)
+        numbers = section.of
+        if kind == plans.WORDS:
+            numbers = (_form(image),)
+        elif kind not in (*KEPT, plans.FRAMES, plans.COMMONS, plans.RELOCATIONS) and section.row:
+            numbers = section.row << 1 | image.is_big, *section.of
+        if kind in plans.BY_OTHERS:
+            if len(section.of) != 2 or sum(section.of) > image.size or read + section.of[1] > image.size:
+                continue
+            if kind == plans.SYMBOLS and not _are_in_order(raw, section, image.is_big):
+                continue
+            read += section.of[1]
+        skipped = _HALF if kind == plans.ROWS and image.is_big and section.row >= _WIDE else 0
+        part = Part(kind, section.start + skipped, section.size - skipped, numbers)
         if kind not in KEPT:
             parts.append(part)
         elif numbers and derived < plans.MOST_DERIVED and _is_derived(raw, part, empty):
@@ -147,8 +177,28 @@ def _plan(image: Image, raw: np.ndarray, sections: list[Section], without: tuple
 def _kind(image: Image, section: Section) -> int | None:
     """Return the kind of the part that a section becomes, or None if it stays as it is."""
     if section.role is Role.CODE:
-        return _CODES[image.machine] if image.is_placed and section.size >= _LEAST_CODE else None
-    return _KINDS.get(section.role) if image.is_placed or section.role is Role.RELOCATIONS else None
+        kind = _CODES[image.machine] if section.size >= _LEAST_CODE else None
+        if kind == plans.ARM64 and not image.is_placed:
+            kind = plans.WORDS
+        return kind if image.is_placed or (kind == plans.WORDS and not image.is_big) else None
+    if section.role is Role.FRAMES and not image.is_placed and not image.is_big:
+        return plans.COMMONS
+    return _KINDS.get(section.role) if image.is_placed or section.role in _OF_OBJECTS else None
+
+
+def _form(image: Image) -> int:
+    """Return the form of code with instructions of 4 bytes."""
+    content = _OF_CODE[image.machine]
+    assert content
+    return CODES[content.kind] << 2 | (0 if image.is_big else fixed.LITTLE) | (fixed.PLACED if image.is_placed else 0)
+
+
+def _are_in_order(raw: np.ndarray, section: Section, is_big: bool) -> bool:
+    """Return whether the names of most symbols begin where those before end."""
+    table, start = raw[section.start : section.start + section.size].copy(), section.of[0]
+    headers.names(table, raw[start : start + section.of[1]], section.row, is_big, True)
+    first = table[: table.size // section.row * section.row].reshape(-1, section.row)[:, 3 if is_big else 0]
+    return 2 * int(np.count_nonzero(first == 1)) > int(np.count_nonzero(first))
 
 
 def _is_derived(raw: np.ndarray, part: Part, plan: Plan) -> bool:
