@@ -65,21 +65,6 @@ class Listing:
         return markdown([column.title for column in columns], [[one.cell(row) for one in columns] for row in ordered])
 
 
-def pivot(rows: Iterable[Row], lead: str, across: str, value: Callable[[Row], object]) -> list[Row]:
-    """Return a row for each value of the field `lead`, with a field for each value of the field `across`.
-
-    Args:
-        rows: rows with both fields
-        lead: field that identifies a new row
-        across: field whose values are the names of new fields
-        value: function from a row to the value of its new field
-    """
-    found = dict[object, Row]()
-    for row in rows:
-        found.setdefault(row[lead], {lead: row[lead]})[row[across]] = value(row)
-    return list(found.values())
-
-
 def sums(rows: Sequence[Row]) -> Row:
     """Return the sums of the fields that are whole numbers in every row."""
     common = [name for name in rows[0] if all(isinstance(row.get(name), int) for row in rows)]

@@ -26,7 +26,7 @@ from squeeze.codecs.parse.finding import parse
 from squeeze.codecs.parse.room import Room
 
 _FILES = ("lcet10.txt", "bash.elf")
-_DOCUMENTS = (".docx", ".xlsx", ".pptx", ".odt", ".ods", ".epub", ".whl", ".pdf", ".tgz", ".png")
+_DOCUMENTS = (".docx", ".xlsx", ".pptx", ".odt", ".ods", ".epub", ".whl", ".pdf", ".tgz")
 _MOST = 1 << 26  # bytes of content
 Encoder = Callable[[bytes, int], bytes]  # content, level -> stream
 
@@ -106,7 +106,7 @@ _SUMS = (
     Column("streams", "streams", ","),
     Column("bytes", "bytes", ","),
     Column("closing bytes", "closing", ","),
-    Column("share", lambda row: row["closing"] / row["bytes"] if row["closing"] is not None else None, ".2%"),
+    Column("share", lambda row: f"{100 * row['closing'] / row['bytes']:.2f} %" if row["closing"] else None),
 )
 
 MEASURE = Measure(

@@ -2,8 +2,8 @@
 
 Each tool runs as a whole process on one thread, start-up included. It must restore the bytes; those of a small file
 also with two OpenMP threads. Seconds are CPU time, so that other load on the machine matters little. Memory is the peak
-of a process. Runs of squeeze have --no-verify, as the others do not verify either. Slow tools skip files of more than
-1 MB. A stopped run continues: rows that the record of this commit has are left out.
+of a process. Runs of squeeze have --no-verify, as the others do not verify either.
+A stopped run continues: tools that the record of this commit has are left out.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from pathlib import Path
 from bench import records
 from bench.measure import Measure, Row, option
 from bench.plots import BLUE, ORANGE, Plot, Point, Series
-from bench.tables import Column, Listing, pivot, significant
+from bench.tables import Column, Listing, significant
 from squeeze.errors import SqueezeError
 from squeeze.recipes.measure import benchmark
 from squeeze.recipes.measure.benchmark import Rival
@@ -39,21 +39,24 @@ SLOW = {f"squeeze -{level}": ours(level) for level in range(7, 10)} | {
     "paq8px": Rival(("paq8px",), "paq8px -8", "-8 raw coded", "-d coded out/raw", to_stdout=False),
     "cmix": Rival(("cmix",), "cmix", "-c raw coded", "-d coded out/raw", to_stdout=False),
 }
-_SMALL, _LARGE = 200_000, 1_000_000  # bytes that are restored twice, and not measured by slow tools
+_SMALL = 200_000  # bytes that are restored twice
 _FILES = {"text": ("text", "enwik8.1m"), "JSON": ("text", "twitter.json"), "program": ("binary", "bash.elf")}
-_TEXT = _FILES["text"][1]
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
-    known = {(row["file"], row["tool"]) for row in records.current("public", options.results)}
+    """Yield the bits per byte of each file by a tool, and the costs of the text. Slow tools have the text alone."""
+    known = {row["tool"] for row in records.current("public", options.results)}
+    corpus = Path(os.environ["SQUEEZE_CORPUS"])
+    contents = {kind: corpus.joinpath(*path).read_bytes() for kind, path in _FILES.items()}
     rivals = [rival for name, rival in (FAST | SLOW).items() if name not in options.without.split(",")]
-    for kind, (folder, name) in _FILES.items():
-        data = Path(os.environ["SQUEEZE_CORPUS"], folder, name).read_bytes()
-        for rival, program in installed(rivals) if options.only in name else ():
-            too_slow = rival in SLOW.values() and len(data) > _LARGE
-            if (name, rival.label) not in known and not too_slow:
-                about = {"file": name, "kind": kind, "raw": len(data), "tool": rival.label}
-                yield about | measured(data, rival, program)
+    for rival, program in installed(rival for rival in rivals if rival.label not in known):
+        row: Row = {"tool": rival.label}
+        for kind in ("text",) if rival in SLOW.values() else _FILES:
+            data = contents[kind]
+            found = measured(data, rival, program)
+            row[kind] = "lost" if "lost" in found else round(8 * found["bytes"] / len(data), 6)
+            row |= {"raw": len(data), **found} if kind == "text" else {}
+        yield row
 
 
 def installed(rivals: Iterable[Rival]) -> Iterator[tuple[Rival, str]]:
@@ -141,8 +144,13 @@ def _order(row: Row) -> int:
     return _ORDER.index(row["tool"])
 
 
-def _bits(row: Row) -> str:
-    return "lost" if "lost" in row else f"{8 * row['bytes'] / row['raw']:.3f}"
+def _bits(kind: str) -> Column:
+    """Make a column of the bits per byte of a kind of file."""
+    return Column(kind, lambda row: f"{row[kind]:.3f}" if isinstance(row.get(kind), float) else row.get(kind))
+
+
+def _has_costs(row: Row) -> bool:
+    return isinstance(row["text"], float)
 
 
 def _rate(way: str) -> Column:
@@ -174,10 +182,9 @@ def series(rows: Sequence[Row]) -> list[Series]:
     """Return the points of the plot: squeeze's levels, joined by a line, and the other tools."""
 
     def point(row: Row) -> Point:
-        speed, bits = row["raw"] / row["compress s"] / 1e3, 8 * row["bytes"] / row["raw"]
-        return Point(speed, bits, row["tool"].removeprefix("squeeze "))
+        return Point(row["raw"] / row["compress s"] / 1e3, row["text"], row["tool"].removeprefix("squeeze "))
 
-    shown = [row for row in rows if row["file"] == _TEXT and "lost" not in row]
+    shown = list(filter(_has_costs, rows))
     own, others = ([point(row) for row in shown if (_level(row) > 0) == ours] for ours in (True, False))
     return [Series("squeeze", BLUE, "o", own, True), Series("others", ORANGE, "^", others)]
 
@@ -190,26 +197,19 @@ _OFFSETS = (
 )
 MEASURE = Measure(
     rows,
-    key=("file", "tool"),
+    key=("tool",),
     needs=("a corpus",),
     rivals=tuple(name for name in FAST | SLOW if not name.startswith("squeeze")),
     time=75,
-    options=(
-        option("--only", default="", help="text in the names of the files to measure"),
-        option("--without", default="", help="tools to skip, separated by commas"),
-    ),
+    options=(option("--without", default="", help="tools to skip, separated by commas"),),
     tables={
-        "public": Listing(
-            *(Column(name, name) for name in ("tool", *_FILES)),
-            order=_order,
-            prepare=lambda rows: pivot(rows, "tool", "kind", _bits),
-        ),
+        "public": Listing(Column("tool", "tool"), *map(_bits, _FILES), order=_order),
         "public-costs": Listing(
             Column("tool", "tool"),
-            Column("bits per byte", lambda row: 8 * row["bytes"] / row["raw"], ".3f"),
+            Column("bits per byte", "text", ".3f"),
             *(_rate("compress"), _rate("decompress")),
             *(Column(f"{way}ion, MB of memory", f"{way} MB", ",.0f") for way in ("compress", "decompress")),
-            where=lambda row: row["file"] == _TEXT and "lost" not in row,
+            where=_has_costs,
             order=_order,
         ),
         "levels": Listing(
@@ -219,7 +219,7 @@ MEASURE = Measure(
             *(_rate("compress"), _rate("decompress")),
             Column("minutes for 100 MB", _minutes),
             Column("memory per thread, MB", "compress MB", ",.0f"),
-            where=lambda row: row["file"] == _TEXT and _level(row) > 0,
+            where=lambda row: _level(row) > 0,
             order=_level,
             prepare=all_levels,
         ),

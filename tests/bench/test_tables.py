@@ -4,7 +4,7 @@ import pytest
 
 from bench.measure import load
 from bench.measures.public import all_levels
-from bench.tables import Column, Listing, above, markdown, percent, pivot, significant, sums
+from bench.tables import Column, Listing, above, markdown, percent, significant, sums
 
 ROWS = [
     {"file": "b", "raw": 1000, "tool": "x", "bytes": 500},
@@ -31,13 +31,6 @@ def test_a_column_that_no_row_fills_is_left_out_of_a_listing() -> None:
 
 def test_words_are_aligned_left_and_numbers_right() -> None:
     assert markdown(["a", "b", "c"], [["x", "1", "-2 %"], ["y", "", "z"]])[1] == "|---|--:|---|"
-
-
-def test_a_pivot_has_a_field_per_tool() -> None:
-    assert pivot(ROWS, "file", "tool", lambda row: row["bytes"]) == [
-        {"file": "b", "x": 500, "y": 400},
-        {"file": "a", "x": 50, "z": 1},
-    ]
 
 
 def test_sums_are_those_of_numbers_that_every_row_has() -> None:
