@@ -2,17 +2,16 @@
 
     damping: float = option(0.01, "Damping, as a share of the Hessian's mean diagonal", least=0)
 
-A field that is declared without `option` can be set in Python only. An `Operation`, such as quantize, lists its methods
-and its own settings, and checks the options of a call. This module imports neither click nor torch, so that `--help`
-stays fast.
+A field that is declared without `option` can be set in Python only. This module and operations.py import neither click
+nor torch, so that `--help` stays fast.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import Field, dataclass, field, fields, is_dataclass
+from dataclasses import Field, dataclass, field, fields
 from difflib import get_close_matches
 from importlib import import_module
 from os import PathLike
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from squeeze.errors import OptionError, printable
 
@@ -20,21 +19,18 @@ __all__ = [
     "MOST_MINUTES",
     "Checked",
     "Lazy",
-    "MethodOption",
-    "Operation",
     "Option",
     "Reference",
-    "Request",
     "check",
     "load",
     "option",
     "options_of",
     "read_options",
     "size_of",
+    "unknown",
     "values_of",
 ]
 
-S = TypeVar("S")
 T = TypeVar("T")
 MOST_MINUTES = 525_600  # a year: the upper bound of options that limit time
 _KEY = "squeeze.option"  # in the metadata of a dataclass's field
@@ -240,11 +236,11 @@ def read_options(kind: type[T], values: Mapping[str, Any], *other_keys: str) -> 
     known = {entry.name: entry for entry in options_of(kind)}
     for key in values:
         if key not in known:
-            raise _unknown(key, (*other_keys, *known))
+            raise unknown(key, (*other_keys, *known))
     return kind(**{key: known[key].read(value) for key, value in values.items()})
 
 
-def _unknown(key: str, known: Iterable[str]) -> OptionError:
+def unknown(key: str, known: Iterable[str]) -> OptionError:
     """Return the error for an unknown key, with the nearest known one."""
     names = list(known)
     message = f"{printable(repr(key))} is unknown: choose from {', '.join(names)}"
@@ -260,117 +256,3 @@ def size_of(text: str) -> int:
     if not (digits.isascii() and digits.isdigit()):
         raise OptionError(f"{text!r} is not a size such as 65536, 64K or 4M")
     return int(digits) << shift
-
-
-@dataclass(frozen=True)
-class MethodOption:
-    """An option of an operation.
-
-    Attributes:
-        option: The declaration. If several methods have the option, that of the first one.
-        defaults: The default in each method that has it, by the method's name; empty for a setting of the operation.
-    """
-
-    option: Option
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Operation(Generic[S]):
-    """An operation on a checkpoint, such as quantize: its settings, its methods and all their options.
-
-    Commands, recipes and functions pass the options of a call to `read`, so that all accept the same.
-
-    Attributes:
-        name: The name of the command.
-        settings: The dataclass of options that belong to no method.
-        methods: The methods by name.
-        default: The name of the default method.
-    """
-
-    name: str
-    settings: type[S]
-    methods: Mapping[str, Reference] = field(default_factory=dict)
-    default: str = ""
-
-    def options(self) -> dict[str, MethodOption]:
-        """Return every option except `method` by name, those of methods first."""
-        found: dict[str, MethodOption] = {}
-        for name, reference in self.methods.items():
-            for entry in options_of(reference):
-                known = found.get(entry.name, MethodOption(entry))
-                found[entry.name] = MethodOption(known.option, {**known.defaults, name: entry.default})
-        return found | {entry.name: MethodOption(entry) for entry in options_of(self.settings)}
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The names of all options."""
-        return (*(("method",) if self.methods else ()), *self.options())
-
-    def default_of(self, key: str, method: str | None = None) -> Any:
-        """Return the default of an option in the named method, or else in the default method."""
-        if key == "method":
-            return self.default
-        chosen = self.methods.get(method or self.default)
-        own = () if chosen is None else options_of(chosen)
-        return {entry.name: entry.default for entry in (*options_of(self.settings), *own)}.get(key)
-
-    def read(self, options: Mapping[str, Any], method: Any = None) -> "Request[S]":
-        """Check the options of a call.
-
-        Args:
-            options: Values by name, which may include `method`.
-            method: The method's name, or an instance of a method. It takes precedence.
-
-        Raises:
-            OptionError: A key or method is unknown, or a value has the wrong type or is out of bounds.
-        """
-        values, known = dict(options), self.options()
-        chosen = values.pop("method", None) if self.methods else None
-        chosen = method if method is not None else chosen if chosen is not None else self.default
-        is_known = chosen in self.methods if isinstance(chosen, str) else is_dataclass(chosen)
-        if self.methods and not is_known:
-            raise OptionError(f"method {printable(repr(chosen))} is unknown: choose from {', '.join(self.methods)}")
-        own = {entry.name for entry in options_of(self.settings)}
-        for key in values:
-            if key not in known:
-                raise _unknown(key, self.keys)
-            if key not in own and not isinstance(chosen, str):
-                raise OptionError(f"{key} is an option of the method: pass it to {type(chosen).__name__}(...)")
-        settings = read_options(self.settings, {key: value for key, value in values.items() if key in own})
-        others = {key: value for key, value in values.items() if key not in own}
-        return Request(self, chosen, self._read_method_options(chosen, others, known), settings)
-
-    def _read_method_options(
-        self, method: str, values: dict[str, Any], known: dict[str, MethodOption]
-    ) -> dict[str, Any]:
-        own = {entry.name: entry for entry in options_of(self.methods[method])} if values else {}
-        return {key: own.get(key, known[key].option).read(value) for key, value in values.items()}
-
-
-@dataclass(frozen=True)
-class Request(Generic[S]):
-    """The checked options of one call of an operation.
-
-    Attributes:
-        operation: The operation.
-        method: The name of the method, or an instance of one.
-        method_options: Given options of methods, by name. Options that the chosen method does not have are ignored.
-        settings: All options that belong to no method.
-    """
-
-    operation: Operation[S]
-    method: Any
-    method_options: Mapping[str, Any]
-    settings: S
-
-    def options_of_method(self, name: str) -> dict[str, Any]:
-        """Return the given options that the method of this name has."""
-        known = {entry.name for entry in options_of(self.operation.methods[name])}
-        return {key: value for key, value in self.method_options.items() if key in known}
-
-    def create_method(self) -> Any:
-        """Return an instance of the method. Raise SqueezeError if its options contradict each other."""
-        if not isinstance(self.method, str):
-            return self.method
-        return load(self.operation.methods[self.method])(**self.options_of_method(self.method))

@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 import pytest
 
 from squeeze.errors import OptionError
-from squeeze.options import Checked, Lazy, Operation, check, load, option, options_of, size_of
+from squeeze.operations import Operation
+from squeeze.options import Checked, Lazy, check, load, option, options_of, size_of
 from squeeze.recipes.options import EXPERTS, FACTORIZE, PACK, PRUNE, QUANTIZE
 
 REFERENCES = [

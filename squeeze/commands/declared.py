@@ -10,7 +10,8 @@ import click
 
 from squeeze.commands.options import PATH, PLACE, Size
 from squeeze.commands.sections import Command, Decorator, place, several
-from squeeze.options import MethodOption, Operation, Option, options_of
+from squeeze.operations import MethodOption, Operation
+from squeeze.options import Option, options_of
 from squeeze.recipes.options import Common, Packing
 
 __all__ = ["OperationCommand", "base", "both_ways", "calibrating", "default_of", "kind_of", "options_given", "spelled"]

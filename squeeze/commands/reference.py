@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from squeeze.commands.declared import both_ways, default_of, kind_of
-from squeeze.options import MethodOption, Operation, Option, Reference, options_of
+from squeeze.operations import MethodOption, Operation
+from squeeze.options import Option, Reference, options_of
 from squeeze.recipes.options import EXPERTS, FACTORIZE, PACK, PRUNE, QUANTIZE, Common, Recovering
 
 __all__ = ["OPERATIONS", "operation_table", "options_table"]

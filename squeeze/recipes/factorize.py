@@ -21,7 +21,8 @@ from squeeze.factor.methods import METHODS, Share
 from squeeze.factor.modegpt import RowColumnPruning
 from squeeze.factor.outliers import Quantised, WithOutliers
 from squeeze.factor.shared import SharedSVD
-from squeeze.options import Request, load, options_of, values_of
+from squeeze.operations import Request
+from squeeze.options import load, options_of, values_of
 from squeeze.quant.gptq import GPTQ
 from squeeze.recipes.options import FACTORIZE, WHOLE, Factorizing, Plan
 from squeeze.recipes.plan.edits import Edits, WithNote

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from squeeze.checkpoint.architectures import SHARED_EXPERTS
 from squeeze.factor.methods import METHODS as FACTORISING, Share
-from squeeze.options import MOST_MINUTES, Checked, Operation, Reference, option
+from squeeze.operations import Operation
+from squeeze.options import MOST_MINUTES, Checked, Reference, option
 from squeeze.prune.experts.methods import METHODS as REDUCING
 from squeeze.prune.methods import METHODS as PRUNING
 from squeeze.quant.methods import METHODS as QUANTISING

@@ -13,7 +13,8 @@ from squeeze.engine.pipeline import Progress, Writer
 from squeeze.engine.report import NAME as REPORT, Report
 from squeeze.engine.sharding import LocalWorkers, Workers
 from squeeze.errors import SqueezeError
-from squeeze.options import Request, values_of
+from squeeze.operations import Request
+from squeeze.options import values_of
 from squeeze.prune.method import PruningMethod
 from squeeze.prune.permute import PermutedCheckpoint
 from squeeze.prune.slim import SLiM

@@ -21,7 +21,7 @@ from squeeze.engine.sharding import LocalWorkers, Workers
 from squeeze.errors import OptionError, SqueezeError, printable
 from squeeze.integrations.gguf.export import Export
 from squeeze.integrations.opening import check_planned
-from squeeze.options import Request
+from squeeze.operations import Request
 from squeeze.packing.pack import pack
 from squeeze.quant.awq import AWQ, scaled
 from squeeze.quant.bits import Bits

@@ -19,7 +19,8 @@ from squeeze.engine.selection import check_ignored
 from squeeze.engine.sharding import LocalWorkers, Workers
 from squeeze.errors import SqueezeError
 from squeeze.integrations.opening import check_opens
-from squeeze.options import Operation, Request, options_of, read_options
+from squeeze.operations import Operation, Request
+from squeeze.options import options_of, read_options
 from squeeze.packing import folder
 from squeeze.quant.sources import floats
 from squeeze.recipes.options import GGUF, PEFT, Common

@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 from squeeze.engine.pipeline import Progress
 from squeeze.engine.report import Report
 from squeeze.errors import SqueezeError
-from squeeze.options import Operation, Request, values_of
+from squeeze.operations import Operation, Request
+from squeeze.options import values_of
 from squeeze.packing.pack import Totals, pack
 from squeeze.quant.bits import Bits
 from squeeze.recipes.densify import densify

@@ -10,7 +10,8 @@ import squeeze
 from squeeze import cli
 from squeeze.commands.reference import OPERATIONS
 from squeeze.errors import OptionError
-from squeeze.options import Operation, options_of
+from squeeze.operations import Operation
+from squeeze.options import options_of
 from squeeze.packing.codings import LEVELS
 from squeeze.packing.pack import pack
 from squeeze.recipes.options import RECOVER, Common, Packing

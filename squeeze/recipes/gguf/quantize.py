@@ -22,7 +22,7 @@ from squeeze.engine.report import Report
 from squeeze.engine.selection import plan
 from squeeze.errors import DamagedError, FormatError, OptionError, SqueezeError
 from squeeze.integrations.gguf.export import Export, padded
-from squeeze.options import Request
+from squeeze.operations import Request
 from squeeze.packing.folder import sha256_of
 from squeeze.quant.allocation import allocate
 from squeeze.quant.blocks import GRIDS, BlockTensor, grid_of, type_for, type_of

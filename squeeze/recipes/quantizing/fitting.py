@@ -18,7 +18,7 @@ from squeeze.engine.network import Network, weight_of
 from squeeze.engine.selection import plan
 from squeeze.errors import FormatError, OptionError
 from squeeze.integrations.opening import unopened
-from squeeze.options import Request
+from squeeze.operations import Request
 from squeeze.quant.formats import FORMATS
 from squeeze.quant.method import GridMethod
 from squeeze.quant.methods import SCHEMES
