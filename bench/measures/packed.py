@@ -20,7 +20,7 @@ from bench.measure import Measure, Row, option
 from bench.tables import Column, Listing
 from squeeze.integrations.load_model import load_model
 
-_DENSE = "bf16"
+_DENSE, _TOKENS = "bf16", 12  # tokens of a run
 _LAYERS, _HIDDEN, _INNER, _VOCABULARY = 8, 1024, 2816, 8192
 
 
@@ -33,7 +33,7 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
         times: dict[str, list[float]] = {case: [] for case in models}
         for _ in range(arguments.runs + 1):  # the first one is a warm-up
             for case, model in models.items():
-                times[case].append(_seconds(model, arguments.tokens))
+                times[case].append(_seconds(model, _TOKENS))
         medians = {case: median(kept[1:]) for case, kept in times.items()}
         for case, seconds in medians.items():
             found: Row = {"weights": case, "bytes": sizes[case], "ms a token": 1000 * seconds}
@@ -78,10 +78,7 @@ MEASURE = Measure(
     rows,
     key=("weights",),
     time=3,
-    options=(
-        option("--runs", type=int, default=5, help="runs, of which the median counts; default: 5"),
-        option("--tokens", type=int, default=12, help="tokens of a run; default: 12"),
-    ),
+    options=(option("--runs", type=int, default=5, help="runs, of which the median counts; default: 5"),),
     tables={
         "packed": Listing(
             Column("weights", "weights"),

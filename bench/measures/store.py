@@ -14,34 +14,35 @@ from pathlib import Path
 from safetensors.torch import save_file
 
 import squeeze
-from bench.measure import Measure, Row, option
+from bench.measure import Measure, Row
 from bench.shared.training import Training, Weights
 from bench.tables import Column, Listing
 from squeeze.packing.store import Store
 
+_MODELS, _STEPS = 10, 20  # fine-tunes of the base, and steps of training of each
 _KINDS = {1e-5: {"all weights, 1e-5": "", "attention, 1e-5": "self_attn"}, 1e-6: {"all weights, 1e-6": ""}}  # by rate
 
 
-def rows(arguments: argparse.Namespace) -> Iterator[Row]:
+def rows(_: argparse.Namespace) -> Iterator[Row]:
     """Yield a row for each kind of fine-tune; those of one rate are trained once."""
-    run = Training(arguments.steps, seed=0)
+    run = Training(_STEPS, seed=0)
     for rate, kinds in _KINDS.items():
-        base, tuned = _trained(run, rate, arguments)
+        base, tuned = _trained(run, rate)
         for kind, part in kinds.items():
             with tempfile.TemporaryDirectory() as folder:
                 yield {"fine-tunes": kind} | _row(Path(folder), base, tuned, part)
 
 
-def _trained(run: Training, rate: float, arguments: argparse.Namespace) -> tuple[Weights, list[Weights]]:
+def _trained(run: Training, rate: float) -> tuple[Weights, list[Weights]]:
     """Return the base, and its fine-tunes with a learning rate."""
     run.restart()
     run.continue_at(0, seed=0)
     run.step()
     base, tuned = _copy(run.weights), list[Weights]()
-    for number in range(arguments.models):
+    for number in range(_MODELS):
         run.restart()
         run.continue_at(rate, seed=number + 1)
-        for _ in range(arguments.steps):
+        for _ in range(_STEPS):
             run.step()
         tuned.append(_copy(run.weights))
     return base, tuned
@@ -99,10 +100,6 @@ MEASURE = Measure(
     key=("fine-tunes",),
     rivals=("lmzip",),
     time=6,
-    options=(
-        option("--models", type=int, default=10, help="fine-tunes of the base; default: 10"),
-        option("--steps", type=int, default=20, help="steps of training of each; default: 20"),
-    ),
     tables={
         "store": Listing(
             Column("fine-tunes", "fine-tunes"),

@@ -13,26 +13,27 @@ from itertools import pairwise
 
 import torch
 
-from bench.measure import Measure, Row, option
+from bench.measure import Measure, Row
 from bench.shared.training import Training, Weights
 from bench.tables import Column, Listing
 from squeeze.packing.deltas import Receiver, Stream
 
 _RATES = (1e-6, 1e-5, 1e-4)
 _SPARSE = 0.02
+_STEPS, _WARMUP = 8, 30  # steps that are measured, and those of training before them
 
 
-def rows(arguments: argparse.Namespace) -> Iterator[Row]:
+def rows(_: argparse.Namespace) -> Iterator[Row]:
     """Yield a row for each learning rate, and one for values that change at random."""
     torch.manual_seed(0)
     for rate in _RATES:
-        yield {"change": f"Adam, {rate:g}"} | _measured(_trained(rate, arguments.warmup), arguments)
-    yield {"change": "2 % by one ulp"} | _measured(_random(), arguments)
+        yield {"change": f"Adam, {rate:g}"} | _measured(*_trained(rate))
+    yield {"change": "2 % by one ulp"} | _measured(*_random())
 
 
-def _trained(rate: float, warmup: int) -> tuple[Weights, Callable[[], None]]:
+def _trained(rate: float) -> tuple[Weights, Callable[[], None]]:
     """Return weights in bf16 and a function that takes a step of training, after some at a larger rate."""
-    run = Training(warmup, seed=0)
+    run = Training(_WARMUP, seed=0)
     run.continue_at(rate, seed=1)
     run.step()
     return run.weights, run.step
@@ -50,17 +51,16 @@ def _random() -> tuple[Weights, Callable[[], None]]:
     return weights, step
 
 
-def _measured(made: tuple[Weights, Callable[[], None]], arguments: argparse.Namespace) -> Row:
+def _measured(weights: Weights, step: Callable[[], None]) -> Row:
     """Return medians over some steps; the receiver's weights are compared after each."""
-    weights, step = made
     copies = {name: torch.zeros_like(tensor) for name, tensor in weights.items()}
-    stream = Stream(weights, threads=arguments.threads)
-    receiver = Receiver(copies, threads=arguments.threads)
+    stream = Stream(weights, threads=1)
+    receiver = Receiver(copies, threads=1)
     snapshot = stream.snapshot()
     receiver.apply(snapshot)
     target = {name: torch.empty_like(tensor) for name, tensor in weights.items()}
     found: list[tuple[float, ...]] = []
-    for _ in range(arguments.steps + 1):
+    for _ in range(_STEPS + 1):
         before = {name: tensor.clone() for name, tensor in weights.items()}
         step()
         changed = sum(int((before[name] != tensor).sum()) for name, tensor in weights.items())
@@ -98,11 +98,6 @@ MEASURE = Measure(
     rows,
     key=("change",),
     time=3,
-    options=(
-        option("--steps", type=int, default=8, help="steps that are measured; default: 8"),
-        option("--warmup", type=int, default=30, help="steps of training before them; default: 30"),
-        option("--threads", type=int, default=1, help="threads that code; default: 1"),
-    ),
     tables={
         "stream": Listing(
             Column("change of a step", "change"),
