@@ -5,13 +5,14 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch.nn.utils.parametrize import register_parametrization
 
 import squeeze
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.errors import SqueezeError
 from squeeze.integrations.forms import open_stored
 from squeeze.integrations.load_model import load_model
-from squeeze.recipes.train import by_block, trainer
+from squeeze.recipes.train import by_block, grids, trainer
 from squeeze.recipes.train.losses import divergence
 from tests.makers.cases import every
 
@@ -166,6 +167,19 @@ def test_each_stage_has_a_rate_and_a_schedule():
         [4 * one for one in plain]
     )
     assert [steps._rate_at(0.5 + share / 2) for share in shares] == pytest.approx(plain)
+
+
+@pytest.mark.parametrize("size", [0.02, 2.0])
+def test_a_norm_moves_in_proportion_to_its_size(size):
+    norm = torch.nn.RMSNorm(4)
+    norm.weight.data = size * torch.tensor([1.0, 1.0, -1.0, 1.0])
+    before = norm.weight.detach().clone()
+    register_parametrization(norm, "weight", grids.InSizes(norm.weight))
+    assert torch.allclose(norm.weight, before)
+    optimiser = trainer.adam(norm.parameters(), 1e-2)
+    norm(torch.ones(1, 4)).sum().backward()
+    optimiser.step()
+    assert torch.allclose(before - norm.weight, torch.full((4,), 1e-2 * size), rtol=1e-3)
 
 
 def test_sparse_codes_keep_their_mask(tmp_path, models):
