@@ -32,7 +32,7 @@ from squeeze.errors import DamagedError
 from squeeze.system.binary import read_exactly, read_varint, varint
 
 _LARGE = 1 << 14  # bytes of text, byte code, classes or LZ4 from which on another form of them always pays
-_LARGE_PROGRAM = 1 << 17  # the same of programs
+_LARGE_PROGRAM = 1 << 17  # the same of programs that are a part of other data
 _SHRUNK = 1.2  # times the bytes of blocks in LZ4 and Snappy from which on their content is always smaller
 _MOSTLY = 0.75  # share of the data from which on it is that
 _LEAST_TABLE = 1 << 11  # bytes of tables of one record length that become a group of their own
@@ -73,7 +73,12 @@ def surely_pays(root: Node, size: int) -> bool:
     if size >= _LARGE_PROGRAM and outer == {Program.kind}:
         return True
     wrapped = sum(child.found.size for child in root.children if child.found)
-    is_sure = kinds <= {Utf16.kind, Utf32.kind, Lines.kind} or outer <= {Pyc.kind, JavaClass.kind, Dex.kind}
+    is_sure = kinds <= {Utf16.kind, Utf32.kind, Lines.kind} or outer <= {
+        Pyc.kind,
+        JavaClass.kind,
+        Dex.kind,
+        Program.kind,
+    }
     if outer <= {Lz4Frame.kind, SnappyFrame.kind, ParquetPage.kind}:
         is_sure = size_of(root) - root.own.size >= _SHRUNK * wrapped  # noise is stored
     return size >= _LARGE and is_sure and wrapped >= _MOSTLY * size

@@ -18,7 +18,7 @@ from squeeze.codecs.stream.encoding import by_language
 from squeeze.codecs.stream.index import read_index
 from squeeze.errors import DamagedError, LimitError
 from squeeze.system.binary import varint
-from tests.makers import byte_code, gifs, images, inputs, quick, tiny_models, wrapped
+from tests.makers import byte_code, gifs, images, inputs, programs, quick, tiny_models, wrapped
 
 DOCUMENTS = wrapped.documents()
 
@@ -200,3 +200,10 @@ def test_blocks_in_lz4_and_snappy_are_not_coded_closed_too_unless_they_are_noise
         root, other = opened.find(data), opened.find(stored)
         assert root and opened.surely_pays(root, data.size)
         assert not other or not opened.surely_pays(other, stored.size)
+
+
+def test_programs_are_not_coded_closed_too():
+    data = np.frombuffer(programs.elf(), np.uint8)
+    root = opened.find(data)
+    assert root and data.size >= 1 << 14 and opened.surely_pays(root, data.size)
+    assert not opened.surely_pays(root, 2 * data.size)
