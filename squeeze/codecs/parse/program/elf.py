@@ -70,7 +70,8 @@ def read(data: bytes, begin: int) -> Image | None:
     titles, is_usual = _names(data, begin, headers, names), is_wide and order == "<"
     found = _sections(headers, titles, is_usual and kind != _RELOCATABLE) if headers else runs
     if is_usual and kind == _RELOCATABLE and machine == _X86_64:
-        found = [_with_target(section, headers, titles) for section in found]
+        with_bytes = [item for item in headers if _has_bytes(item)]
+        found = [_with_target(*both, headers, titles) for both in zip(found, with_bytes, strict=True)]
     if headers:
         found.append(Section(Role.HEADERS, start, sections * width, "section headers", width))
     known = (_LITTLE if order == "<" else _BIG).get(machine, 0)
@@ -114,24 +115,33 @@ def _names(data: bytes, begin: int, headers: list[_Header], number: int) -> list
 
 def _sections(headers: list[_Header], names: list[str], is_usual: bool) -> list[Section]:
     """Return the sections that have bytes; relocations of usual 64-bit programs have a role of their own."""
-    found = list[Section]()
+    found, frames = list[Section](), headers[names.index(".eh_frame")] if ".eh_frame" in names else None
     for item, name in zip(headers, names, strict=True):
-        if item.type not in (0, _EMPTY):
+        if _has_bytes(item):
             role = _role(item, name, is_usual)
             row = item.row if role in (Role.TABLE, Role.RELOCATIONS, Role.RANGES, Role.SYMBOLS) else 0
-            found.append(Section(role, item.start, item.size, name, row, _sources(item, role, headers, names)))
+            found.append(Section(role, item.start, item.size, name, row, _sources(item, role, headers, frames)))
     return found
 
 
-def _with_target(section: Section, headers: list[_Header], names: list[str]) -> Section:
-    """Return relocations of an object file of x86-64 with what they relocate, and other sections as they are."""
-    if section.role is not Role.RANGES or section.row != _ADDEND_ROW:
+def _has_bytes(item: _Header) -> bool:
+    return item.type not in (0, _EMPTY)
+
+
+def _with_target(section: Section, item: _Header, headers: list[_Header], names: list[str]) -> Section:
+    """Return relocations of an object file of x86-64 with what they relocate, and other sections as they are.
+
+    Args:
+        section: one of the file.
+        item: its header.
+        headers: those of all sections.
+        names: of all sections.
+    """
+    is_usual = section.role is Role.RANGES and item.type == _ADDENDS and item.row == _ADDEND_ROW
+    if not is_usual or item.info >= len(headers):
         return section
-    info = next(item.info for item in headers if item.type == _ADDENDS and item.start == section.start)
-    if info >= len(headers):
-        return section
-    target = headers[info]
-    role = Role.PLACES if target.flags & _HAS_CODE else Role.BEGINS if names[info] == ".eh_frame" else Role.RANGES
+    target, name = headers[item.info], names[item.info]
+    role = Role.PLACES if target.flags & _HAS_CODE else Role.BEGINS if name == ".eh_frame" else Role.RANGES
     return replace(section, role=role, of=() if role is Role.RANGES else (target.start, target.size))
 
 
@@ -156,10 +166,16 @@ def _role(item: _Header, name: str, is_usual: bool) -> Role:
     return _BY_NAME.get(name, Role.FRAMES if item.type == _FRAMES else Role.OTHER)
 
 
-def _sources(item: _Header, role: Role, headers: list[_Header], names: list[str]) -> tuple[int, ...]:
-    """Return what a section is derived from, as the plan has it; nothing if it is not derived."""
+def _sources(item: _Header, role: Role, headers: list[_Header], frames: _Header | None) -> tuple[int, ...]:
+    """Return what a section is derived from, as the plan has it; nothing if it is not derived.
+
+    Args:
+        item: its header.
+        role: what it holds.
+        headers: those of all sections.
+        frames: that of `.eh_frame`, if there is one.
+    """
     if role is Role.FRAME_INDEX:
-        frames = next((other for other, name in zip(headers, names, strict=True) if name == ".eh_frame"), None)
         return (frames.start, frames.size) if frames else ()
     if role is Role.SYMBOLS and item.link < len(headers):
         return headers[item.link].start, headers[item.link].size

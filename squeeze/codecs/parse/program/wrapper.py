@@ -20,6 +20,7 @@ _MACHO = re.compile(b"\xce\xfa\xed\xfe"), re.compile(b"\xcf\xfa\xed\xfe")
 _PE = re.compile(b"PE\0\0")
 _LEAST = 1 << 9  # bytes of the smallest image
 _PROOFS = 6  # times as long as reading an image: to transform it three times, and to undo that
+_HEADERS = 1 << 20  # bytes that headers count as, of which there are many perhaps, if they are not valid
 _LEAST_CODE = 64  # bytes of code that is transformed
 _HALF, _WIDE = 4, 16  # the high bytes of an address of 64 bits come first in rows of so many bytes
 _NEAR = 256  # bytes between code that is transformed as one
@@ -79,6 +80,8 @@ class Program(Wrapper):
 
     def open(self, data: bytes, start: int, room: Room) -> Found | None:
         image = _reader(data[start : start + 4])(data, start)
+        if image is None and _ELF.match(data, start):
+            room.spend(_HEADERS)
         if image is None or not _LEAST <= image.size <= room.content:
             return None
         raw = np.frombuffer(data, np.uint8, image.size, start)
@@ -108,9 +111,11 @@ class Program(Wrapper):
         plan = Plan.read(extra, content.size)
         raw = transform.show(content, plan).tobytes()
         image = _reader(raw[:4])(raw, 0)
-        found, done = list[tuple[int, int, str]](), 0
+        found, done, removed = list[tuple[int, int, str]](), 0, _removed(plan)
         for section in sorted(image.sections if image else [], key=lambda section: section.start):
-            start, end = (_place(min(place, len(raw)), plan) for place in (section.start, section.start + section.size))
+            start, end = (
+                _place(min(place, len(raw)), removed) for place in (section.start, section.start + section.size)
+            )
             if done <= start < end and section.name:
                 found.append((start, end, section.name))
                 done = end
@@ -161,16 +166,17 @@ def _plan(image: Image, raw: np.ndarray, sections: list[Section], without: tuple
         if kind in plans.BY_OTHERS:
             if len(section.of) != 2 or sum(section.of) > image.size or read + section.of[1] > image.size:
                 continue
+            read += section.of[1]
             if kind == plans.SYMBOLS and not _are_in_order(raw, section, image.is_big):
                 continue
-            read += section.of[1]
-        skipped = _HALF if kind == plans.ROWS and image.is_big and section.row >= _WIDE else 0
+        skipped = min(_HALF if kind == plans.ROWS and image.is_big and section.row >= _WIDE else 0, section.size)
         part = Part(kind, section.start + skipped, section.size - skipped, numbers)
         if kind not in KEPT:
             parts.append(part)
-        elif numbers and derived < plans.MOST_DERIVED and _is_derived(raw, part, empty):
+        elif numbers and derived < plans.MOST_DERIVED:
             derived += 1
-            parts.append(part)
+            if _is_derived(raw, part, empty):
+                parts.append(part)
     return replace(empty, parts=tuple(parts))
 
 
@@ -214,16 +220,21 @@ def _is_derived(raw: np.ndarray, part: Part, plan: Plan) -> bool:
 
 def _regions(sections: list[Section], plan: Plan) -> Iterator[Region]:
     """Yield the regions of the content whose kind the sections say."""
+    removed = _removed(plan)
     for section in sections:
-        start, content = _place(section.start, plan), _content(section, plan)
+        start, content = _place(section.start, removed), _content(section, plan)
         if content:
             yield start, start + section.size, content
 
 
-def _place(place: int, plan: Plan) -> int:
+def _removed(plan: Plan) -> list[tuple[int, int]]:
+    """Return where the derived bytes of an image begin and end."""
+    return [(part.end - part.removed, part.end) for part in plan.parts if part.removed]
+
+
+def _place(place: int, removed: list[tuple[int, int]]) -> int:
     """Return the place in the content of a place in the image, or of the first byte after it that is not derived."""
-    spans = ((part.end - part.removed, part.end) for part in plan.parts if part.removed)
-    return place - sum(min(place, end) - start for start, end in spans if start < place)
+    return place - sum(min(place, end) - start for start, end in removed if start < place)
 
 
 def _content(section: Section, plan: Plan) -> Content | None:

@@ -1,9 +1,11 @@
 """Object files: names of symbols, places of relocations and sections follow from others, at any order of bytes."""
 
+import struct
+
 import numpy as np
 import pytest
 
-from squeeze.codecs.parse.program import fixed, headers, places, plan as plans
+from squeeze.codecs.parse.program import fixed, headers, places, plan as plans, wrapper
 from squeeze.codecs.parse.program.plan import Part, Plan
 from squeeze.codecs.parse.program.wrapper import Program
 from squeeze.codecs.parse.protocol import Found
@@ -128,3 +130,60 @@ def test_a_row_of_another_length_is_refused():
         numbers = (form, 0, 1) if kind == plans.SYMBOLS else (form,)
         with pytest.raises(DamagedError, match="the plan of a program is impossible"):
             Plan.read(Plan(0, 2, 1, (), (Part(kind, 0, 64, numbers),)).to_bytes(), 600)
+
+
+def changed(name: str, field: int, value: int, kind: int = 4) -> list[bytes]:
+    """Return an object file of 64 bits for each section of a kind, with 4 bytes of that section's header changed."""
+    data, order = FILES[name], "<>"[FILES[name][5] - 1]
+    (start,), (count,) = struct.unpack_from(order + "Q", data, 40), struct.unpack_from(order + "H", data, 60)
+    rows = [
+        at for at in range(start, start + 64 * count, 64) if struct.unpack_from(order + "I", data, at + 4) == (kind,)
+    ]
+    return [data[: at + field] + struct.pack(order + "I", value) + data[at + field + 4 :] for at in rows]
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [("ELF x86-64", 4, 9), ("ELF x86-64", 44, 1 << 31), ("ELF z/Architecture", 36, 2), ("ELF z/Architecture", 36, 4)],
+    ids=["relocations without addends", "of no section", "shorter than half an address", "half an address"],
+)
+def test_object_files_with_unusual_headers_are_opened_and_closed(name, field, value):
+    for data in changed(name, field, value):
+        found, _ = opened(data)
+        assert Program().close(found.content, found.content[:0], found.extra).tobytes() == data
+
+
+def of_sections(before: bytes, rows: list[tuple[int, ...]]) -> bytes:
+    """Return an object file of x86-64 with some bytes behind its header, and sections."""
+    head = struct.pack("<HHIQQQIHHHHHH", 1, 62, 1, 0, 0, 64 + len(before), 0, 64, 0, 0, 64, len(rows), 0)
+    return b"\x7fELF\2\1\1" + bytes(9) + head + before + b"".join(struct.pack("<IIQQQQIIQQ", *row) for row in rows)
+
+
+def test_tables_of_symbols_read_no_more_strings_than_the_image_has(monkeypatch):
+    read, names = list[int](), headers.names
+    monkeypatch.setattr(
+        headers, "names", lambda table, strings, *rest: (read.append(strings.size), names(table, strings, *rest))
+    )
+    strings, count = b"A" * 4_000, 40
+    rows = [(0, 3, 0, 0, 64, len(strings), 0, 0, 1, 0)]
+    rows += [(0, 2, 0, 0, 64 + len(strings) + 72 * i, 72, 0, 0, 1, 24) for i in range(count)]
+    data = of_sections(strings + bytes([1, *bytes(71)]) * count, rows)
+    Program().open(data, 0, Room(SIZE))
+    assert read and sum(read) <= len(data)
+
+
+def test_derived_parts_are_tried_seldom(monkeypatch):
+    tried = list[int]()
+    monkeypatch.setattr(wrapper, "_is_derived", lambda raw, part, plan: tried.append(part.start))
+    rows = [(0, 3, 0, 0, 64, 500, 0, 0, 1, 0), (0, 2, 0, 0, 64, 480, 0, 0, 1, 24)]
+    rows += [(0, 0x6FFFFFF6, 0, 0, 564 + 40 * i, 40, 1, 0, 1, 0) for i in range(30)]
+    data = bytearray(of_sections(bytes(1_800), rows))
+    data[16] = 3  # a library
+    Program().open(bytes(data), 0, Room(SIZE))
+    assert len(tried) == plans.MOST_DERIVED
+
+
+def test_headers_in_vain_take_room():
+    room = Room(SIZE)
+    assert Program().open(of_sections(bytes(600), [(0, 1, 0, 0, 64, 1 << 41, 0, 0, 1, 0)]), 0, room) is None
+    assert room.attempts < Room(SIZE).attempts - SIZE // 2
