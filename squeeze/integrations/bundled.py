@@ -22,9 +22,9 @@ from squeeze.packing.base import Base
 from squeeze.packing.codings import STORED
 from squeeze.packing.container import PackedFile
 from squeeze.packing.others import Others
-from squeeze.packing.record import Record, naming
+from squeeze.packing.record import Record
 from squeeze.packing.sources import Source
-from squeeze.packing.tensors.content import InFile, whole
+from squeeze.packing.tensors.content import InFile
 from squeeze.system.binary import Positional
 from squeeze.system.limits import Limits
 
@@ -40,13 +40,12 @@ def later_members(files: Sequence[str]) -> dict[str, tuple[Record, Bytes]]:
     """Return the records and bytes of those tensors of packed files that have no payload under their name."""
     packed = [container.read(Path(name)) for name in files]
     base = base_of(packed, current().base) if any(one.description.base for one in packed) else None
-    found, first = dict[str, tuple[Record, Bytes]](), set[tuple[Path, int]]()
+    found = dict[str, tuple[Record, Bytes]]()
     for one in filter(has_bundles, packed):
+        named = set(tensorfile.read(one.file.path).by_name)
         for name, record, data in _members(one, base):
-            place = one.file.path, one.file.by_name[name].begin
-            if place in first:
+            if name not in named:
                 found[name] = replace(record, coding=STORED), data
-            first.add(place)
     return found
 
 
@@ -60,9 +59,8 @@ def _members(packed: PackedFile, base: Base | None) -> Iterator[tuple[str, Recor
                 continue
             with ExitStack() as opened:
                 other = others.content_for(record, tensor.name, "", opened)
-                with naming(tensor.name):
-                    data = whole(record.decode_parts(InFile(reading, tensor.begin, tensor.size), other, 1))
-            record.check(data, tensor.name)
+                payload = InFile(reading, tensor.begin, tensor.size)
+                data = record.restore_content(tensor.name, payload, other, 1)
             yield tensor.name, record, data
 
 

@@ -23,7 +23,6 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_
 from transformers.quantizers.quantizer_compressed_tensors import CompressedTensorsHfQuantizer
 from transformers.utils.quantization_config import CompressedTensorsConfig
 
-from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.config_json import guarded
 from squeeze.checkpoint.quantized import words_for
@@ -33,10 +32,13 @@ from squeeze.integrations import quantised
 from squeeze.integrations.conversions import converters
 from squeeze.integrations.restoring import restored, scratch_folder
 from squeeze.kv.contract import CACHE
+from squeeze.packing.base import file_of
 from squeeze.packing.manifest import MANIFEST
+from squeeze.packing.sources import SUFFIX
 from squeeze.quant.formats.compressed_tensors import METHOD
 from squeeze.quant.rotate import online
 from squeeze.quant.sources import floats
+from squeeze.system.limits import Limits
 
 _CACHED = ("k_proj", "v_proj", "qkv_proj", "kv_b_proj")  # what attention layers have whose cache is quantised
 
@@ -234,7 +236,8 @@ class Mixture:
     def of(cls, files: Sequence[str]) -> Mixture | None:
         """Return a Mixture for the files that transformers is going to load, or None if they hold no quantised
         experts."""
-        tables = (tensorfile.read(Path(file)).by_name for file in files if file.endswith(".safetensors"))
+        paths = (Path(file) for file in files if file.endswith(SUFFIX))
+        tables = (opened[0].by_name for path in paths if (opened := file_of(path, "", Limits())))
         found = any(is_expert(name) and name.endswith(".weight_scale") for table in tables for name in table)
         return cls(Path(files[0]).parent) if found else None
 

@@ -20,7 +20,7 @@ from squeeze.packing.fetch_cache import rereadable
 from squeeze.packing.others import Others
 from squeeze.packing.record import Record
 from squeeze.packing.sources import CODED, source_of
-from squeeze.packing.tensors.content import Content
+from squeeze.packing.tensors.content import Content, InFile
 from squeeze.system.binary import Positional
 from squeeze.system.limits import Limits
 from squeeze.system.storage import path_of
@@ -209,6 +209,11 @@ class Base:
         if found is None:
             return None
         file, tensor, record = found
+        if record and record.coding.is_member:  # the bundle is read once for all of them
+            with ExitStack() as opened, file.path.open("rb") as reading, self._about(file):
+                payload = InFile(Positional(reading), tensor.begin, tensor.size)
+                base = self.others[file.path].content_for(record, name, scope, opened)
+                return record.restore_content(name, payload, base, 1)
         other = self.others[file.path].for_record(name, record, scope) if record else None
         with file.path.open("rb") as reading:
             # Read after its base, so that only two tensors of a chain are in memory at a time.

@@ -18,9 +18,11 @@ from squeeze.errors import DamagedError
 from squeeze.packing.coding import Coding, Form, flat, needed
 from squeeze.packing.tensors.content import Content, Difference, InMemory, Section
 
-__all__ = ["Layout", "Member", "members_of", "padded", "shares"]
+__all__ = ["MOST_BYTES", "Layout", "Member", "members_of", "padded", "shares"]
 
-_KEPT = 8  # bundles whose bytes are kept after decoding
+MOST_BYTES = 1 << 20  # of the tensors of a bundle, together
+_KEPT = 1 << 25  # bytes of classes that are kept after decoding, each of which counts
+_EACH = 1 << 12  # bytes more
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,12 @@ class Layout:
         return sum(map(padded, self.sizes))
 
     def members(self, dtype: str, sizes: Sequence[int]) -> list["Member"]:
-        """Return the codings of the tensors. dtype: as which they are coded. sizes: their bytes."""
+        """Return the codings of the tensors.
+
+        dtype: as which they are coded. sizes: their bytes. Raises ValueError if a bundle may not have that many.
+        """
+        if sum(sizes) > MOST_BYTES:
+            raise ValueError
         totals = [0] * len(self.codings)
         begins = []
         for number, size in zip(self.classes, sizes, strict=True):
@@ -81,11 +88,16 @@ class Bundle:
 
     _kept: ClassVar[deque[tuple["Bundle", int]]] = deque()
     _lock: ClassVar[Lock] = Lock()  # of `_kept`
+    _size: ClassVar[int] = 0  # bytes of `_kept`
 
     def __init__(self, layout: Layout, forms: Sequence[Form]):
         """Take the layout, and the dtype and bytes of all tensors of each class together."""
         self.layout, self.forms, self._own_lock = layout, forms, Lock()
         self._data: list[Bytes | None] = [None] * len(forms)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy or pickle without the lock and the decoded bytes."""
+        return Bundle, (self.layout, self.forms)
 
     def data(self, number: int, payload: Content, threads: int) -> Bytes:
         """Return the decoded bytes of a class, before a base is taken into account.
@@ -110,8 +122,10 @@ class Bundle:
             self._data[number] = data
         with self._lock:
             self._kept.append((self, number))
-            if len(self._kept) > _KEPT:
+            Bundle._size += data.size + _EACH
+            while Bundle._size > _KEPT:
                 other, place = self._kept.popleft()
+                Bundle._size -= other.forms[place].size + _EACH
                 other._data[place] = None
         return data
 

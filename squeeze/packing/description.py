@@ -158,7 +158,8 @@ def damaged(why: str) -> DamagedError:
 
 def _description(described: dict[str, Any], limits: Limits) -> Description:
     """Parse the values. Raises KeyError, TypeError, ValueError, FormatError or zlib.error if any is invalid."""
-    if not _KEYS <= described.keys() <= _KEYS | {"base", "places", "names"}:
+    more = {"base", "places", "names"} if "places" in described else {"base"}
+    if not _KEYS <= described.keys() <= _KEYS | more:
         raise ValueError
     header = unfolded(described["header"], tensorfile.MAX_HEADER + 8, limits, "the header of the original")
     size, entries = _number(described["size"]), _list(described["tensors"])
@@ -168,21 +169,22 @@ def _description(described: dict[str, Any], limits: Limits) -> Description:
     if not is_torch and any(isinstance(entry, dict) for entry in entries):
         tensors = tensorfile.parse(Path(), size, header, limits).tensors
     for entry in entries:
-        records += _bundle(entry, tensors[len(records) :], is_torch) if isinstance(entry, dict) else [_record(*entry)]
+        records += _bundle(entry, tensors, len(records), is_torch) if isinstance(entry, dict) else [_record(*entry)]
     return Description(
         *(size, _hash(described["sha256"]), header, _checked_choice(described["level"], LEVELS), tuple(records)),
         tuple(map(_hash, _list(described.get("base", [])))),
         tuple(map(_number, _list(described["places"]))) if is_torch else None,
-        tuple(map(_name, _list(described["names"]))) if "names" in described and is_torch else (),
+        tuple(map(_name, _list(described["names"]))) if "names" in described else (),
     )
 
 
-def _bundle(entry: dict[str, Any], tensors: Sequence[Tensor], is_torch: bool) -> list[Record]:
+def _bundle(entry: dict[str, Any], originals: Sequence[Tensor], first: int, is_torch: bool) -> list[Record]:
     """Parse the entry of a bundle.
 
     Args:
         entry: the entry.
-        tensors: the original's tensors from the first one of the bundle on, in a file of safetensors.
+        originals: the original's tensors, in a file of safetensors.
+        first: number of the first tensor of the bundle.
         is_torch: whether the entry has dtype and shapes itself.
     """
     if entry.keys() - {"classes"} != {"codings", "sizes", "checksums"} | ({"dtype", "shapes"} if is_torch else set()):
@@ -190,8 +192,9 @@ def _bundle(entry: dict[str, Any], tensors: Sequence[Tensor], is_torch: bool) ->
     text = entry["checksums"]
     count = len(text) // _DIGITS
     checksums = [int(_hash(text[_DIGITS * k : _DIGITS * (k + 1)], _DIGITS), 16) for k in range(count)]
-    dtypes = [entry["dtype"]] * count if is_torch else [tensor.dtype for tensor in tensors[:count]]
-    shapes: Sequence[Any] = _list(entry["shapes"]) if is_torch else [list(tensor.shape) for tensor in tensors[:count]]
+    tensors = originals[first : first + count]
+    dtypes = [entry["dtype"]] * count if is_torch else [tensor.dtype for tensor in tensors]
+    shapes: Sequence[Any] = _list(entry["shapes"]) if is_torch else [list(tensor.shape) for tensor in tensors]
     if _DIGITS * count != len(text) or count < 2 or not len(shapes) == len(dtypes) == count or len(set(dtypes)) > 1:
         raise ValueError
     if dtypes[0] not in tensorfile.ELEMENT_BITS:

@@ -13,7 +13,7 @@ from squeeze.errors import DamagedError
 from squeeze.packing.coding import Coding, Form
 from squeeze.packing.fetch_cache import spooled
 from squeeze.packing.running_hash import checksum_of
-from squeeze.packing.tensors.content import Content, pieces
+from squeeze.packing.tensors.content import Content, pieces, whole
 
 __all__ = ["Record", "naming", "other_checksum"]
 
@@ -77,6 +77,13 @@ class Record:
         """
         with naming(name):
             data = self.decode(payload, base, threads)
+        self.check(data, name)
+        return data
+
+    def restore_content(self, name: str, payload: Content, base: Content | None, threads: int) -> Bytes:
+        """Return the same as `restore`, and read what that takes of the payload: nothing of a bundle in memory."""
+        with naming(name):
+            data = whole(self.decode_parts(payload, base, threads), threads)
         self.check(data, name)
         return data
 

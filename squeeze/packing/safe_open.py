@@ -6,6 +6,7 @@ has segments.
 """
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -167,13 +168,19 @@ class SafeOpen:
 
     def _whole(self, tensor: Tensor, record: Record) -> Bytes:
         """Return all bytes of a tensor, in an array of their own."""
-        payload, data = self._payload(tensor), np.empty(tensor.size, np.uint8)
+        payload = self._payload(tensor)
+        needs = record.coding.is_shared or record.coding.is_difference
         try:
+            if record.coding.is_member:  # the bundle is read once for all of them
+                with ExitStack() as opened:
+                    others = self._others if needs else None
+                    base = others.content_for(record, tensor.name, "", opened) if others else None
+                    return record.restore_content(tensor.name, payload, base, 1)
+            data = np.empty(tensor.size, np.uint8)
             with naming(tensor.name):
                 payload.fill(0, data)  # one request at a URL
             if not self._is_packed:
                 return data
-            needs = record.coding.is_shared or record.coding.is_difference
             other = self._others.for_record(tensor.name, record) if needs and self._others else None
             return record.restore(tensor.name, data, other, 1)
         except SqueezeError as error:

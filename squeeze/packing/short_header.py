@@ -14,6 +14,7 @@ __all__ = ["lengthened", "shortened"]
 _ENTRY = re.compile(
     rb'"dtype":"([A-Z0-9_]{1,32})","shape":\[((?:[0-9]{1,19}(?:,[0-9]{1,19}){0,63})?)\],"data_offsets":\['
 )
+_MOST = 1 << 63  # an offset: others would make a header much longer than its short form
 _OFFSETS = re.compile(rb"([0-9]{1,19}),([0-9]{1,19})\]")
 
 
@@ -33,7 +34,8 @@ def _converted(text: bytes, is_short: bool) -> bytes:
     for entry in _ENTRY.finditer(text):
         dtype, shape, place = entry[1].decode(), entry[2], entry.end()
         bits = prod(map(int, shape.split(b","))) if shape else 1
-        expected = (end, end + bits * ELEMENT_BITS[dtype] // 8) if dtype in ELEMENT_BITS else None
+        size = bits * ELEMENT_BITS[dtype] // 8 if dtype in ELEMENT_BITS else _MOST
+        expected = (end, end + size) if end + size < _MOST else None
         if expected and is_short and text[place : place + 1] == b"]":
             out += [text[done:place], b"%d,%d" % expected]
             done, end = place, expected[1]

@@ -266,10 +266,7 @@ def _member(others: Others, name: str, record: Record, scope: str, payload: Cont
     """Return the bytes of a tensor in a bundle, whose payload is read once for all of them."""
     with others.explaining(name, record, scope), ExitStack() as opened:
         other = others.content_for(record, name, scope, opened)
-        with naming(name):
-            data = whole(record.decode_parts(payload, other, threads))
-        record.check(data, name)
-        return (data,)
+        return (record.restore_content(name, payload, other, threads),)
 
 
 def _pieces(others: Others, name: str, record: Record, scope: str, payload: Content, threads: int) -> Iterator[Bytes]:

@@ -4,15 +4,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import squeeze
+from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.errors import DamagedError
+from squeeze.integrations.bundled import later_members
 from squeeze.packing import bundling, container
 from tests.makers.hf_models import IDS, tiny_model
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 integration = pytest.importorskip("squeeze.integrations.transformers")
 
+DTYPES = (("a", torch.float32), ("b", torch.bfloat16))
 pytestmark = [pytest.mark.usefixtures("in_folder"), pytest.mark.filterwarnings("ignore")]
 
 
@@ -54,6 +58,28 @@ def test_transformers(base):
     found, about = transformers.AutoModelForCausalLM.from_pretrained("packed", output_loading_info=True)
     assert not any(about.values())
     assert torch.equal(logits(found), logits(expected))
+
+
+def test_first_tensors_have_payloads_even_if_a_bundle_before_is_empty(tmp_path):
+    found = {
+        f"{kind}.{k}": torch.zeros((0, 3) if kind == "a" else (9,), dtype=dtype)
+        for kind, dtype in DTYPES
+        for k in "xyz"
+    }
+    save_file(found, tmp_path / "a.safetensors")
+    squeeze.pack(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
+    named = tensorfile.read(tmp_path / "b.safetensors").by_name
+    assert len(named) == 2 and not named.keys() & later_members([str(tmp_path / "b.safetensors")]).keys()
+    assert len(later_members([str(tmp_path / "b.safetensors")])) == 4
+
+
+def test_experts_whose_scales_are_in_a_bundle_are_found(tmp_path):
+    mixture = pytest.importorskip("squeeze.integrations.compressed_tensors").Mixture
+    scales = {f"model.layers.0.mlp.experts.{k}.up_proj.weight_scale": torch.ones(4, 1) for k in range(8)}
+    save_file({"model.layers.0.input_layernorm.weight": torch.ones(9), **scales}, tmp_path / "a.safetensors")
+    squeeze.pack(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
+    assert list(tensorfile.read(tmp_path / "b.safetensors").by_name) == ["model.layers.0.input_layernorm.weight"]
+    assert mixture.of([str(tmp_path / "b.safetensors")]) is not None
 
 
 def test_a_damaged_bundle_is_told():

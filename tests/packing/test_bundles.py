@@ -2,6 +2,7 @@
 
 import base64
 import json
+import pickle
 import re
 import zlib
 from math import prod
@@ -16,11 +17,14 @@ from safetensors.torch import save_file
 import squeeze
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.errors import DamagedError, FormatError
-from squeeze.packing import bundling, container, parts
+from squeeze.packing import bundles, bundling, container, parts
+from squeeze.packing.base import Base
+from squeeze.packing.bundles import MOST_BYTES, Bundle, Layout
 from squeeze.packing.coding import flat
 from squeeze.packing.codings import CODINGS
 from squeeze.packing.short_header import lengthened, shortened
 from squeeze.packing.sources import source_of
+from squeeze.packing.tensors.content import InFile
 from squeeze.recipes.measure.inspect import packed_sizes
 from tests.fuzz import tensorfiles
 
@@ -150,6 +154,34 @@ def test_loads_one_tensor_or_all(packed):
         assert torch.equal(file.get_slice("layers.124.norm")[3:6], expected["layers.124.norm"][3:6])
         file.get_tensor("layers.123.norm").zero_()  # which is no memory of the file's
         assert torch.equal(file.get_tensor("layers.123.norm"), expected["layers.123.norm"])
+
+
+def test_a_bundle_is_read_once_and_not_by_tensor(packed, tmp_path, monkeypatch):
+    whole, read = packed.stat().st_size, []
+    fill = InFile.fill
+    monkeypatch.setattr(InFile, "fill", lambda self, begin, out: read.append(out.size) or fill(self, begin, out))
+    with squeeze.safe_open(packed, framework="pt") as file:
+        assert len(file.get_tensors()) == len(tensors())
+    assert 0 < sum(read) <= whole
+    read.clear()
+    base = Base.open(packed)
+    for tensor in tensorfile.read(tmp_path / "a.safetensors").tensors:
+        assert base.tensor(tensor.name, tensor) is not None
+    assert sum(read) <= whole
+
+
+def test_few_decoded_bytes_are_kept(packed, tmp_path, monkeypatch):
+    monkeypatch.setattr(bundles, "_KEPT", 1 << 16)
+    squeeze.unpack(packed, tmp_path / "c.safetensors")
+    assert (tmp_path / "c.safetensors").read_bytes() == (tmp_path / "a.safetensors").read_bytes()
+    assert Bundle._size == sum(one.forms[place].size + bundles._EACH for one, place in Bundle._kept) <= 1 << 16
+
+
+def test_workers_get_headers_and_bases(packed):
+    described = pickle.loads(pickle.dumps(container.read(packed)))
+    assert described.description.counts == container.read(packed).description.counts
+    base, like = pickle.loads(pickle.dumps(Base.open(packed))), described.original.by_name["layers.123.norm"]
+    assert base.tensor(like.name, like).tobytes() == tensors()[like.name].view(torch.uint8).numpy().tobytes()
 
 
 def test_inspect_shares_the_bytes_of_a_payload(packed):
@@ -285,6 +317,21 @@ def test_refuses_an_entry_that_no_writer_makes(name, packed):
     assert str(caught.value).isprintable() and len(str(caught.value)) < 400
 
 
+def test_refuses_bundles_that_are_large():
+    layout = Layout((CODINGS["rans"],), (8,), (0, 0))
+    assert len(layout.members("U8", [MOST_BYTES - 1, 1])) == 2
+    with pytest.raises(ValueError):
+        layout.members("U8", [MOST_BYTES, 1])
+
+
+def test_refuses_names_of_a_file_that_has_its_own(packed):
+    file = tensorfiles.parsed(packed.read_bytes())
+    described = json.loads(zlib.decompress(base64.b64decode(file.header["__metadata__"]["squeeze"])))
+    packed.write_bytes(file.described("squeeze", described | {"names": sorted(tensors())}).to_bytes())
+    with pytest.raises(DamagedError, match="cannot be read"):
+        squeeze.verify(packed)
+
+
 def test_every_bit_of_a_header_is_under_a_checksum(packed, tmp_path):
     data = packed.read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
@@ -313,6 +360,16 @@ HEADERS = [
 @pytest.mark.parametrize("header", HEADERS)
 def test_short_headers(header):
     assert lengthened(shortened(header)) == header
+
+
+def test_damaged_short_headers_do_not_become_much_longer():
+    shape = b",".join([b"9" * 19] * 64)
+    text = b'"dtype":"F32","shape":[%s],"data_offsets":[]' % shape + b'"dtype":"U8","shape":[],"data_offsets":[]' * 99
+    assert len(lengthened(text)) < 2 * len(text)
+    near = (
+        b'"dtype":"U8","shape":[%d],"data_offsets":[]' % ((1 << 63) - 2) + b'"dtype":"U8","shape":[],"data_offsets":[]'
+    )
+    assert lengthened(near).endswith(b"[%d,%d]" % ((1 << 63) - 2, (1 << 63) - 1))
 
 
 def test_short_headers_leave_out_what_follows_from_shapes():
