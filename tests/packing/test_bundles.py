@@ -222,6 +222,20 @@ def test_a_folder_with_its_tensors_twice(tmp_path):
     assert (tmp_path / "c" / "y.safetensors").read_bytes() == (tmp_path / "a" / "y.safetensors").read_bytes()
 
 
+def test_a_folder_with_an_index(tmp_path):
+    (tmp_path / "a").mkdir()
+    files = {f"{name}.safetensors": {f"{name}.{key}": one for key, one in tensors().items()} for name in "xy"}
+    for name, found in files.items():
+        saved(tmp_path / "a" / name, found)
+    index = {"metadata": {}, "weight_map": {key: name for name, found in files.items() for key in found}}
+    (tmp_path / "a" / "model.safetensors.index.json").write_text(json.dumps(index))
+    squeeze.pack(tmp_path / "a", tmp_path / "b")
+    assert squeeze.load(tmp_path / "b").keys() == index["weight_map"].keys()
+    squeeze.pack(tmp_path / "a", tmp_path / "c", base=tmp_path / "b")
+    squeeze.unpack(tmp_path / "c", tmp_path / "d", base=tmp_path / "b")
+    assert (tmp_path / "d" / "y.safetensors").read_bytes() == (tmp_path / "a" / "y.safetensors").read_bytes()
+
+
 def test_files_of_torch(tmp_path):
     torch.save(
         {"state": {k: {"step": torch.tensor(1.0), "mean": torch.randn(300)} for k in range(200)}}, tmp_path / "a.pt"
