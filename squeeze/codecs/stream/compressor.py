@@ -130,7 +130,7 @@ def _compress(
     requested, *others = candidates(first, settings, root)
     tried = [(plan, root) for plan in (requested, *others)]
     if root:
-        closed = () if opened.surely_pays(root, len(first)) else (requested, *others)
+        closed = () if opened.surely_pays(root, np.frombuffer(first, np.uint8)) else (requested, *others)
         tried += [(plan, None) for plan in closed]
     elif len(first) <= container.MAX_SHORT and _has_media(closed_parts(np.frombuffer(first, np.uint8), settings)):
         tried += [(replace(plan, parse=False), None) for plan in (requested, *others)]

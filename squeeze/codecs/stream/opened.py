@@ -18,14 +18,14 @@ from squeeze.codecs.parse.dex import Dex
 from squeeze.codecs.parse.encodings import CodePage, Utf32
 from squeeze.codecs.parse.finding import parse
 from squeeze.codecs.parse.java.wrapper import JavaClass
-from squeeze.codecs.parse.program.wrapper import Program
+from squeeze.codecs.parse.program.wrapper import Program, has_sections
 from squeeze.codecs.parse.pyc.wrapper import Pyc
 from squeeze.codecs.parse.quick.lz4_frames import Lz4Frame
 from squeeze.codecs.parse.quick.parquet import ParquetPage
 from squeeze.codecs.parse.quick.snappy_frames import SnappyFrame
 from squeeze.codecs.parse.texts import Lines, Utf16
 from squeeze.codecs.parse.tree import Node
-from squeeze.codecs.stream import container, media, sampling
+from squeeze.codecs.stream import blocks, container, media, sampling
 from squeeze.codecs.stream.container import Coded
 from squeeze.codecs.stream.trials import Trials
 from squeeze.errors import DamagedError
@@ -66,22 +66,26 @@ def find(data: np.ndarray, by_network: bool = True) -> Node | None:
     return root if root.children else None
 
 
-def surely_pays(root: Node, size: int) -> bool:
-    """Return whether the wrappers of a block of `size` bytes are such that it is not worth coding it closed, too."""
+def surely_pays(root: Node, data: np.ndarray) -> bool:
+    """Return whether the wrappers of a block, uint8, are such that it is not worth coding it closed, too.
+
+    Short programs must look like code, or have sections: what others load may be tables, texts or noise.
+    """
+    size = data.size
     kinds = {child.kind for node in root.nodes() for child in node.children}
     outer = {child.kind for child in root.children}
     if size >= _LARGE_PROGRAM and outer == {Program.kind}:
         return True
     wrapped = sum(child.found.size for child in root.children if child.found)
-    is_sure = kinds <= {Utf16.kind, Utf32.kind, Lines.kind} or outer <= {
-        Pyc.kind,
-        JavaClass.kind,
-        Dex.kind,
-        Program.kind,
-    }
+    of_code = {Pyc.kind, JavaClass.kind, Dex.kind, Program.kind}
+    is_sure = kinds <= {Utf16.kind, Utf32.kind, Lines.kind} or outer <= of_code
     if outer <= {Lz4Frame.kind, SnappyFrame.kind, ParquetPage.kind}:
         is_sure = size_of(root) - root.own.size >= _SHRUNK * wrapped  # noise is stored
-    return size >= _LARGE and is_sure and wrapped >= _MOSTLY * size
+    if size < _LARGE or not is_sure or wrapped < _MOSTLY * size:
+        return False
+    if Program.kind not in outer or blocks.content(data).kind == "executable":
+        return True
+    return all(has_sections(child.found) for child in root.children if child.found and child.kind == Program.kind)
 
 
 def encode(root: Node, encode_plan: EncodePlan, encode_part: EncodePart) -> OpenedBlock:

@@ -1,6 +1,7 @@
 """Blocks with opened wrappers: smaller files, every reader, and refusals."""
 
 import io
+import struct
 import zipfile
 
 import numpy as np
@@ -189,8 +190,8 @@ def test_a_plan_takes_memory_by_its_size():
 def test_byte_code_is_not_coded_closed_too():
     data = np.frombuffer(byte_code.of_module(zipfile), np.uint8)
     root = opened.find(data)
-    assert root and opened.surely_pays(root, data.size)
-    assert not opened.surely_pays(root, 4 * data.size)  # if it is a part of other data
+    assert root and opened.surely_pays(root, data)
+    assert not opened.surely_pays(root, np.tile(data, 4))  # if it is a part of other data
 
 
 def test_blocks_in_lz4_and_snappy_are_not_coded_closed_too_unless_they_are_noise():
@@ -198,12 +199,21 @@ def test_blocks_in_lz4_and_snappy_are_not_coded_closed_too_unless_they_are_noise
     for make in (quick.lz4_file, quick.snappy_file):
         data, stored = (np.frombuffer(make(content), np.uint8) for content in (texts, noise))
         root, other = opened.find(data), opened.find(stored)
-        assert root and opened.surely_pays(root, data.size)
-        assert not other or not opened.surely_pays(other, stored.size)
+        assert root and opened.surely_pays(root, data)
+        assert not other or not opened.surely_pays(other, stored)
 
 
 def test_programs_are_not_coded_closed_too():
     data = np.frombuffer(programs.elf(), np.uint8)
     root = opened.find(data)
-    assert root and data.size >= 1 << 14 and opened.surely_pays(root, data.size)
-    assert not opened.surely_pays(root, 2 * data.size)
+    assert root and data.size >= 1 << 14 and opened.surely_pays(root, data)
+    assert not opened.surely_pays(root, np.tile(data, 2))
+
+
+@pytest.mark.parametrize("loaded", [inputs.words(20_000), inputs.random_bytes(20_000)], ids=["text", "noise"])
+def test_programs_that_load_no_code_are_no_larger_than_closed(loaded):
+    size = 120 + len(loaded)
+    head = b"\x7fELF\2\1\1" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", 2, 62, 1, 0, 64, 0, 0, 64, 56, 1, 0, 0, 0)
+    data = head + struct.pack("<IIQQQQQQ", 1, 5, 0, 0x400000, 0, size, size, 4_096) + loaded
+    assert opened.find(np.frombuffer(data, np.uint8))
+    assert len(squeeze.compress(data, 1)) <= len(squeeze.compress(data, 1, parse=False))

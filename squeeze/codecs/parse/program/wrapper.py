@@ -13,7 +13,7 @@ from squeeze.codecs.parse.program.sections import Image, Role, Section
 from squeeze.codecs.parse.protocol import Found, Wrapper
 from squeeze.codecs.parse.room import Room
 
-__all__ = ["Program"]
+__all__ = ["Program", "has_sections"]
 
 _ELF = re.compile(b"\x7fELF[\x01\x02][\x01\x02]\x01")
 _MACHO = re.compile(b"\xce\xfa\xed\xfe"), re.compile(b"\xcf\xfa\xed\xfe")
@@ -120,6 +120,11 @@ class Program(Wrapper):
                 found.append((start, end, section.name))
                 done = end
         return found
+
+
+def has_sections(found: Found) -> bool:
+    """Return whether section headers of a program in ELF say what is in it."""
+    return any(part.kind == plans.HEADERS for part in Plan.read(found.extra, found.content.size).parts)
 
 
 def _reader(mark: bytes) -> Callable[[bytes, int], Image | None]:
