@@ -24,7 +24,7 @@ from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.architectures import EMBEDDING, HEAD
 from squeeze.checkpoint.config_json import CONFIG, check_layers, read_config
 from squeeze.checkpoint.safetensors import ELEMENT_BITS, Tensor
-from squeeze.checkpoint.weight_files import absent, names_of, own_files, read_index, stem_of, weight_files
+from squeeze.checkpoint.weight_files import MANIFEST, absent, names_of, own_files, read_index, stem_of, weight_files
 from squeeze.errors import FormatError, SqueezeError, printable
 from squeeze.system.storage import local_path
 
@@ -115,11 +115,13 @@ class Checkpoint:
         index = folder / names_of(stem_of(folder))[1]
         own = own_files({path: file.by_name for path, file in by_path.items()}, [index] if index.is_file() else ())
         files = {name: by_path[path] for name, path in own.items()}
-        if index.is_file() and (missing := set(read_index(index)) - set(files)):
+        is_packed = (folder / MANIFEST).is_file()  # whose headers do not name all tensors: small ones are in bundles
+        if not is_packed and index.is_file() and (missing := set(read_index(index)) - set(files)):
             raise FormatError(f"{index}: tensor {printable(repr(min(missing)))} is in no shard")
         _check_names(folder, files)
         try:
-            check_layers(config, len(files))
+            if not is_packed:
+                check_layers(config, len(files))
         except FormatError as error:
             raise FormatError(f"{folder / CONFIG}: {error}") from None
         return cls(folder, files)

@@ -10,6 +10,7 @@ import squeeze
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.errors import DamagedError
 from squeeze.integrations.bundled import later_members
+from squeeze.integrations.load_model import load_model
 from squeeze.packing import bundling, container
 from tests.makers.hf_models import IDS, tiny_model
 
@@ -80,6 +81,14 @@ def test_experts_whose_scales_are_in_a_bundle_are_found(tmp_path):
     squeeze.pack(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
     assert list(tensorfile.read(tmp_path / "b.safetensors").by_name) == ["model.layers.0.input_layernorm.weight"]
     assert mixture.of([str(tmp_path / "b.safetensors")]) is not None
+
+
+def test_shards_with_an_index():
+    tiny_model(Path("model"), tied=False)
+    transformers.AutoModelForCausalLM.from_pretrained("model").save_pretrained("shards", max_shard_size="100KB")
+    squeeze.pack("shards", "packed")
+    assert Path("packed/model.safetensors.index.json").is_file() and len(bundled("packed")) > 1
+    assert torch.equal(logits(load_model("packed")), logits(load_model("shards")))
 
 
 def test_a_damaged_bundle_is_told():
