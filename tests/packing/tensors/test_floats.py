@@ -256,6 +256,8 @@ def test_an_index_that_is_missing_takes_no_memory_for_it():
     head = float_payload.HEAD.pack(1, 0, 0, 0, 1, 1 << 22)
     plane = float_payload.PLANE.pack(8, 0, 10, 1, 5, 0)
     payload = np.frombuffer(head + plane + bytes([1, 0, 0, 128, 8, 0, 0, 0]), np.uint8).copy()
+    with pytest.raises(DamagedError):
+        floats.decode(payload, "U8", 1 << 22)  # loads kernels
     tracemalloc.start()
     with pytest.raises(DamagedError, match="ends too early"):
         floats.decode(payload, "U8", 1 << 22)
