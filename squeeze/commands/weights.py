@@ -52,6 +52,8 @@ def quantize(
     use(threads or 1 if cluster else threads, params["device"])
     verdict, given_options = Verdict.taken_from(params), options_given(QUANTIZE, params)
     request, common = run.read(QUANTIZE, None, given_options)
+    if cluster and request.settings.type == SAME:
+        raise click.UsageError("--type same computes nothing that a cluster could share: leave out --cluster")
     calibrated = request.settings.type != SAME and request.create_method().needs_hessian
     say = estimate_of(source, common, request.settings.correction, params["device"], calibrated, quiet)
     if request.settings.format == GGUF:

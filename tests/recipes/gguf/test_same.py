@@ -78,6 +78,8 @@ def test_embedding_and_head_are_in_blocks_as_well_and_the_command_writes_the_sam
     result = CliRunner().invoke(main, ["quantize", *given])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "one.gguf").read_bytes() == (tmp_path / "other.gguf").read_bytes()
+    result = CliRunner().invoke(main, ["quantize", *given, "-f", "--cluster", "local"])
+    assert result.exit_code == 2 and "leave out --cluster" in result.output
     types = gguf_models.types_of(tmp_path / "one.gguf")
     assert types["token_embd.weight"] == types["output.weight"] == "Q5_0"  # 4 bits with zero points
     file = GgufFile(tmp_path / "one.gguf")
