@@ -64,7 +64,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Note which kernels ran when test files were imported: every worker compiles them, at the same time."""
     gc.freeze()  # tests and libraries, which collections would go through again and again
     gc.enable()
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(10_000, 20, 20)
     compiling = sys.modules.get("squeeze.numerics.compiling")
     kernels = compiling.KERNELS.items() if compiling else ()
     session.config.stash[ran] = [name for name, kernel in kernels if getattr(kernel, "signatures", None)]

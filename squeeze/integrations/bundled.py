@@ -39,7 +39,7 @@ def has_bundles(packed: PackedFile) -> bool:
 def later_members(files: Sequence[str]) -> dict[str, tuple[Record, Bytes]]:
     """Return the records and bytes of those tensors of packed files that have no payload under their name."""
     packed = [container.read(Path(name)) for name in files]
-    base = base_of(packed, current().base) if any(one.description.base for one in packed) else None
+    base = _base_of_bundles(packed)
     found = dict[str, tuple[Record, Bytes]]()
     for one in filter(has_bundles, packed):
         named = set(tensorfile.read(one.file.path).by_name)
@@ -64,16 +64,27 @@ def _members(packed: PackedFile, base: Base | None) -> Iterator[tuple[str, Recor
             yield tensor.name, record, data
 
 
-def write_members(files: Sequence[PackedFile], target: Path) -> None:
+def _base_of_bundles(files: Sequence[PackedFile], known: Base | None = None) -> Base | None:
+    """Return the base that tensors in bundles need, or None: that of other tensors may be elsewhere."""
+    asking = [
+        packed
+        for packed in files
+        if any(record.coding.is_member and record.coding.is_difference for record in packed.description.records)
+    ]
+    return base_of(asking, known or current().base) if asking else None
+
+
+def write_members(files: Sequence[PackedFile], target: Path, base: Base | None = None) -> None:
     """Write the tensors of all bundles as a packed file without bundles.
 
     Args:
         files: the packed files.
         target: the file, which must not exist.
+        base: the base of differences, if it is known.
 
     Raises DamagedError if one has another checksum, and SqueezeError if a base is missing or wrong.
     """
-    base = base_of(list(files), current().base) if any(packed.description.base for packed in files) else None
+    base = _base_of_bundles(files, base)
     found = {name: (record, data) for packed in files for name, record, data in _members(packed, base)}
     entries, offset = {}, 0
     for name, (record, data) in found.items():

@@ -249,12 +249,18 @@ def _mark_filled(model: nn.Module, placed: Iterable[str]) -> None:
 class DeltaLoader(Loader):
     """A loader of differences from a base, whose weights all models on that base share."""
 
+    def find_base(self, folder: Path) -> BaseWeights:
+        """Open the base of the differences in a folder, once."""
+        if self.base is None:
+            described = self.quantization_config.to_dict()
+            self.form.check(described)
+            self.base = BaseWeights.of(folder, described, current().base)
+        return self.base
+
     def _process_model_before_weight_loading(
         self, model: nn.Module, checkpoint_files: list[str] | None = None, **kwargs: Any
     ) -> None:
-        described = self.quantization_config.to_dict()
-        self.form.check(described)
-        self.base = BaseWeights.of(Path((checkpoint_files or [""])[0]).parent, described, current().base)
+        self.find_base(Path((checkpoint_files or [""])[0]).parent)
         super()._process_model_before_weight_loading(model, checkpoint_files, **kwargs)
 
     def _replace(self, model: nn.Module, leaves: Mapping[str, Leaves]) -> None:

@@ -110,7 +110,8 @@ def _given_restored(original: Any) -> Any:
             opened = [container.read(Path(path)) for path in packed]
             if any(map(has_bundles, opened)):
                 target = _scratch(self) / f"members{SUFFIX}"
-                write_members(opened, target)
+                finds = getattr(self, "find_base", None)  # of differences, which name their base
+                write_members(opened, target, finds(Path(packed[0]).parent).base if finds else None)
                 files.append(str(target))
         elif packed:
             scratch = _scratch(self)

@@ -139,8 +139,7 @@ class Quantizing(Checked):
     )
     type: str | None = option(
         None,
-        "Block type, in capitals a mixture of llama-quantize; auto: chosen by matrix within --target-size; same: those "
-        "that hold the codes of a quantised folder; default: q4_k (gguf only)",
+        "Block type, or mixture in capitals; auto: by --target-size, same: by stored codes; default: q4_k (gguf only)",
         choices=(
             *("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "iq4_xs", "mxfp4", "q2_k", "q3_k", "q4_k", "q5_k"),
             *("q6_k", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "tq1_0", "tq2_0", *MIXTURES, AUTO, SAME),

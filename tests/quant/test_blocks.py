@@ -15,7 +15,7 @@ from squeeze.quant.lattice import LatticeGrid
 from squeeze.quant.refine import refine
 from squeeze.quant.rtn import RTN
 from squeeze.quant.scales import round_scale
-from squeeze.recipes.options import AUTO, MIXTURES, Quantizing
+from squeeze.recipes.options import AUTO, MIXTURES, SAME, Quantizing
 from tests.makers.layers import problem
 
 
@@ -72,7 +72,7 @@ def test_the_package_reads_what_methods_make(name, method):
 
 def test_every_type_can_be_asked_for():
     choices = next(
-        set(option.choices) - {AUTO, *MIXTURES} for option in options_of(Quantizing) if option.name == "type"
+        set(option.choices) - {AUTO, SAME, *MIXTURES} for option in options_of(Quantizing) if option.name == "type"
     )
     assert set(map(grid_of, choices)) == set(GRIDS) and choices == set(map(type_of, GRIDS))
     assert FIELDS.keys() == GRIDS.keys()

@@ -58,6 +58,8 @@ def _code_rows(m: ImageModel, coder, coded, begin, end, row, count, decoding):
             if i + m.state.pixel <= stop and is_flat(m, i) and code_pixel(m, coder, coded, i, decoding):
                 i += m.state.pixel
                 continue
+            if m.sums.shape[1]:
+                nearby.solve(m)
             code_byte(m, coder, coded, i, decoding)
             i += 1
         if m.sums.shape[1] and m.state.phase != ROW_FILTERS:

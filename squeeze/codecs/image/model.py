@@ -7,7 +7,7 @@ prediction itself, and bit histories by hashed neighbours (contexts.py). Match m
 
 import numpy as np
 
-from squeeze.codecs.image import predictions
+from squeeze.codecs.image import nearby, predictions
 from squeeze.codecs.image.contexts import hash_contexts
 from squeeze.codecs.image.relative import BIN, BINS, LEVELS
 from squeeze.codecs.image.state import DIRECT, FIRST_ROWS
@@ -28,7 +28,7 @@ def begin_byte(m, i):
     state = m.state
     step = state.column % state.pixel
     if step % state.sample == 0:
-        state.plane = step // state.sample if state.column < state.row else state.samples
+        state.plane = nearby.plane_of(m)
         predictions.predict(m, i)
     _centre(m, i, step % state.sample)
     hash_contexts(m, i)

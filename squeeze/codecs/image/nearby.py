@@ -27,13 +27,20 @@ USED = np.array(
 
 
 @inline
+def plane_of(m):
+    """Return the plane of the sample that begins at the column, or the number of samples in padding."""
+    state = m.state
+    return state.column % state.pixel // state.sample if state.column < state.row else state.samples
+
+
+@inline
 def is_known(m):
     """Return whether the column has sums: those of padding and at the end of very long rows have not."""
     return m.state.plane < m.state.samples and m.state.column // m.state.sample < m.sums.shape[1]
 
 
 @inline
-def _solve(m):
+def _solve_by_ldl(m):
     """Solve the equations in `m.equations` by LDL, and leave the factors in `m.solved`."""
     a, f = m.equations, m.solved
     for j in range(INPUTS):
@@ -58,10 +65,17 @@ def _solve(m):
 
 
 @part
-def estimate(m):
-    """Return the sample less its base, in sixteenths."""
-    plane = m.state.plane
-    above, left = m.sums[0, m.state.column // m.state.sample], m.left[plane]
+def solve(m):
+    """Solve the equations of the sample that begins at the column, if one does.
+
+    It is apart from the prediction: code there that fast models never run makes them slower.
+    """
+    if m.state.column % m.state.pixel % m.state.sample:
+        return
+    m.state.plane = plane_of(m)
+    if not is_known(m):
+        return
+    above, left = m.sums[0, m.state.column // m.state.sample], m.left[m.state.plane]
     at = 0
     for i in range(INPUTS):
         for j in range(i + 1):
@@ -71,10 +85,15 @@ def estimate(m):
     for i in range(INPUTS):
         m.solved[i] = np.float64(above[at] + left[at])
         at += 1
-    _solve(m)
-    total = 0.0
+    _solve_by_ldl(m)
+
+
+@inline
+def estimate(m):
+    """Return the sample less its base, in sixteenths, by the equations that `solve` solved."""
+    used, total = USED[min(m.state.plane, 2)], 0.0
     for i in range(INPUTS):
-        total += m.solved[i] * np.float64(m.neighbours[USED[min(plane, 2), i]])
+        total += m.solved[i] * np.float64(m.neighbours[used[i]])
     return np.int64(np.floor(total * 16.0 + 0.5)) if -_MOST <= total <= _MOST else 0
 
 
