@@ -13,6 +13,7 @@ from squeeze.codecs.image.filters import Filtered, add_filters, code_filter, rem
 from squeeze.codecs.image.flat import code_pixel, is_flat
 from squeeze.codecs.image.layout import LIGHT_MARK, OF_TWO_VALUES, Layout
 from squeeze.codecs.image.model import code_byte
+from squeeze.codecs.image.predictions import learn_nearby
 from squeeze.codecs.image.state import FAST, FULL, LIGHT, PIXELS, ROW_FILTERS, ImageModel
 from squeeze.errors import DamagedError
 from squeeze.numerics.bitmodels import adaptive, coder as arithmetic
@@ -61,6 +62,8 @@ def _code_rows(m: ImageModel, coder, coded, begin, end, row, count, decoding):
             if m.sums.shape[1]:
                 nearby.solve(m)
             code_byte(m, coder, coded, i, decoding)
+            if m.sums.shape[1]:
+                learn_nearby(m, i)
             i += 1
         if m.sums.shape[1] and m.state.phase != ROW_FILTERS:
             nearby.end_row(m, min(size, m.state.row))

@@ -34,9 +34,9 @@ def plane_of(m):
 
 
 @inline
-def is_known(m):
-    """Return whether the column has sums: those of padding and at the end of very long rows have not."""
-    return m.state.plane < m.state.samples and m.state.column // m.state.sample < m.sums.shape[1]
+def is_known(m, at):
+    """Return whether sample `at` of a row has sums: those of padding and at the end of very long rows have not."""
+    return m.state.plane < m.state.samples and at < m.sums.shape[1]
 
 
 @inline
@@ -72,10 +72,11 @@ def solve(m):
     """
     if m.state.column % m.state.pixel % m.state.sample:
         return
-    m.state.plane = plane_of(m)
-    if not is_known(m):
+    m.state.plane, c = plane_of(m), m.state.column // m.state.sample
+    m.state.solved = is_known(m, c)
+    if not m.state.solved:
         return
-    above, left = m.sums[0, m.state.column // m.state.sample], m.left[m.state.plane]
+    above, left = m.sums[0, c], m.left[m.state.plane]
     at = 0
     for i in range(INPUTS):
         for j in range(i + 1):
@@ -102,9 +103,9 @@ def _scaled(m, product):
     return product << 6 if m.state.sample == 1 else product >> 2
 
 
-@part
-def learn(m, target):
-    """Add a sample to the sums: its inputs, and what it is less its base."""
+@inline
+def learn(m, c, target):
+    """Add a sample to the sums: its place in the row, and what it is less its base."""
     plane, at = m.state.plane, 0
     left, used = m.left[plane], USED[min(plane, 2)]
     for i in range(INPUTS):
@@ -115,7 +116,7 @@ def learn(m, target):
     for i in range(INPUTS):
         left[at] += _scaled(m, target * m.neighbours[used[i]]) - (left[at] >> _DECAY)
         at += 1
-    own = m.sums[1, m.state.column // m.state.sample]
+    own = m.sums[1, c]
     for k in range(TERMS):
         own[k] = left[k]
 

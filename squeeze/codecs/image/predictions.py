@@ -162,7 +162,7 @@ def _regress(m, i, plane):
         x[k] = 0
     for r in range(REGRESSIONS):
         m.values[REGRESSED + r] = _limit(m, m.state.base + regression.estimate(m, r, m.state.plane))
-    m.values[NEARBY] = _limit(m, m.state.base + nearby.estimate(m)) if nearby.is_known(m) else own[W]
+    m.values[NEARBY] = _limit(m, m.state.base + nearby.estimate(m)) if m.state.solved else own[W]
 
 
 @part
@@ -173,8 +173,14 @@ def learn(m, i):
         fine = 12 if m.state.sample == 1 else 4
         for r in range(REGRESSIONS):
             regression.learn(m, r, m.state.plane, true - m.state.base >> 4, fine)
-        if nearby.is_known(m):
-            nearby.learn(m, true - m.state.base >> 4)
     shift, at = 4 if m.state.sample == 1 else 8, i & m.state.ring
     for k in range(m.centres.size):
         m.misses[at, k] = np.uint8(min(abs(true - m.values[k]) >> shift, 255))
+
+
+@part
+def learn_nearby(m, i):
+    """Add a sample to the sums of the pixels nearby if it ends with byte `i`, after which the column is."""
+    at, s = m.state.column // m.state.sample, m.state.sample
+    if m.state.column % s == 0 and nearby.is_known(m, at - 1):
+        nearby.learn(m, at - 1, value(m, i - s + 1) - m.state.base >> 4)

@@ -49,7 +49,7 @@ FULL = Preset(
 
 _OF_IMAGE = "stride row padding up pixel sample samples exact top first"  # layout, largest value, first row
 _PLACES = "line_mask ring first_relative first_direct first_match bias"  # masks, places of inputs
-_OF_SAMPLE = "phase run plane column line activity nearby spread before base"
+_OF_SAMPLE = "phase run plane column line activity nearby spread before base solved"
 _OF_BIT = "partial shift node matched logit mixed apm_row apm_level"
 STATE = layout.fields(f"{_OF_IMAGE} {_PLACES} {_OF_SAMPLE} {_OF_BIT}")
 ROWS = (PLANES * 8 * 16, 256, 512, PLANES * 16 * 8, 1024, PLANES * 64)  # the last one only of converted images
