@@ -4,10 +4,13 @@ import json
 import subprocess
 import sys
 import tomllib
+from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import squeeze
 from squeeze.system.extras import DISTRIBUTION, EXTRAS, how_to_install
@@ -25,6 +28,15 @@ for arguments in json.loads(sys.argv[2]):
     main(arguments, prog_name="squeeze", standalone_mode=False)
 """
 
+_PAGES = """
+import json, sys
+sys.modules |= dict.fromkeys(json.loads(sys.argv[1]))
+import click
+from squeeze.cli import COMMANDS, main
+context = click.Context(main, **main.context_settings)
+pages = {name for name, command in main.commands.items() if command.get_params(context)}
+assert pages >= COMMANDS.keys()
+"""
 _ALL_FAIL = """
 import json
 from click.testing import CliRunner
@@ -197,3 +209,21 @@ def test_extras_are_those_of_the_distribution():
     for extra, packages in EXTRAS.items():
         named = {Requirement(line).name for line in project["optional-dependencies"][extra]} - {DISTRIBUTION}
         assert sorted(modules.get(name, name) for name in named) == sorted(packages)
+
+
+def test_manual_pages_need_what_a_build_requires_alone():
+    """pip builds a wheel where nothing else is, and hatch_build.py makes pages of the help of all commands."""
+    left = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    wanted = {"squeeze-neural"}
+    while left:
+        requirement = Requirement(left.pop())
+        name = canonicalize_name(requirement.name)
+        if name not in wanted and (not requirement.marker or requirement.marker.evaluate()):
+            wanted.add(name)
+            with suppress(metadata.PackageNotFoundError):  # hatchling itself
+                left += metadata.requires(name) or ()
+    owners = metadata.packages_distributions().items()
+    refused = [module for module, names in owners if not wanted & set(map(canonicalize_name, names))]
+    words = [sys.executable, "-c", _PAGES, json.dumps(refused)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
