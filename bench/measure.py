@@ -27,6 +27,7 @@ MEASURES = {
     "programs": "programs at level 3 with all transforms, and with each of them left out",
     "kinds": "files of each kind, compared with other compressors and with one that is made for the kind",
     "public": "widely used compressors as whole processes, on a text, JSON and a program",
+    "lm-speed": "tokens per second of level 8, compared with llama.cpp on the same weights",
     "store": "fine-tunes of one base in a store, compared with packing them one by one, and with lmz",
     "packed": "a packed model on the CPU: processor time of a token, compared with bf16",
     "lossless": "packed checkpoints compared with lmz, zipnn, zstd and the zero-order bound: bytes and speed",
