@@ -5,11 +5,12 @@ float32 gives the same numbers. Scales are computed for each token at run time, 
 finds them.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
-__all__ = ["ACTIVATIONS", "TOPS", "ActivationGrid"]
+__all__ = ["ACTIVATIONS", "TOPS", "ActivationGrid", "are_rounded"]
 
 _FP8 = torch.float8_e4m3fn
 _FP8_TOP, _FP4_TOP = 448.0, 6.0
@@ -119,3 +120,15 @@ ACTIVATIONS = {
     "nvfp4": ActivationGrid("fp4", 16, "fp8", ranged=True),
     "mxfp4": ActivationGrid("fp4", 32, "power"),
 }
+
+
+def are_rounded(described: object) -> bool:
+    """Return whether a `quantization_config` rounds activations; False for anything that is none."""
+    if not isinstance(described, Mapping):
+        return False
+    groups = described.get("config_groups")
+    if isinstance(groups, Mapping) and any(
+        isinstance(group, Mapping) and group.get("input_activations") for group in groups.values()
+    ):
+        return True
+    return described.get("quant_method") in ("fp8", "mxfp4") or bool(described.get("activation_scheme"))

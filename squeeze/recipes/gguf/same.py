@@ -21,6 +21,7 @@ from squeeze.engine.report import Layer, Report
 from squeeze.errors import FormatError, OptionError
 from squeeze.integrations.forms import open_stored
 from squeeze.integrations.gguf.export import Export
+from squeeze.quant.activations import are_rounded
 from squeeze.quant.block_grid import BlockGrid
 from squeeze.quant.blocks import GRIDS, BlockTensor
 from squeeze.quant.sources import READERS, floats
@@ -71,6 +72,10 @@ def write_same(source: Path, out: Path, overwrite: bool) -> Report:
     report.raw_bytes = codes.checkpoint.bytes_of(codes.checkpoint.files)
     report.stored_bytes = export.write(out, overwrite=overwrite, mixture=common.upper())
     report.notes.extend(export.notes)
+    if are_rounded(codes.checkpoint.config.get("quantization_config")):
+        report.notes.append(
+            "the folder rounds activations, which GGUF does not hold: llama.cpp rounds them its own way"
+        )
     report.seconds = round(time.perf_counter() - started, 3)
     return report
 

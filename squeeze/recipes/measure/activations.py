@@ -5,7 +5,6 @@ that stay as they are (QUIK, Ashkboos et al. 2023, arXiv 2310.09259). They are t
 and the given number with the largest magnitude in the first window.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from squeeze.checkpoint.linear import StoredLinear
 from squeeze.engine.experts import Layout
 from squeeze.engine.stacks import find_blocks, is_linear
 from squeeze.errors import OptionError, SqueezeError, printable
-from squeeze.quant.activations import ACTIVATIONS, TOPS, ActivationGrid
+from squeeze.quant.activations import ACTIVATIONS, TOPS, ActivationGrid, are_rounded
 
 __all__ = ["ActivationSpec", "round_activations"]
 
@@ -63,7 +62,7 @@ def round_activations(model: nn.Module, folder: Checkpoint | None, spec: Activat
             the groups.
     """
     described = folder.config.get("quantization_config") if folder else None
-    if isinstance(described, Mapping) and _rounds(described):
+    if are_rounded(described):
         raise SqueezeError(
             f"{folder.folder if folder else ''}: its activations are rounded already: leave out `activations`"
         )
@@ -116,13 +115,3 @@ def _outliers_of(module: nn.Module) -> torch.Tensor | None:
     """Return the columns that a stored weight keeps exact, int64 [K], or None."""
     columns = getattr(module, "outlier_inputs", None)
     return columns.long() if isinstance(columns, torch.Tensor) and columns.numel() else None
-
-
-def _rounds(described: Mapping[str, Any]) -> bool:
-    """Return whether a `quantization_config` rounds activations."""
-    groups = described.get("config_groups")
-    if isinstance(groups, Mapping) and any(
-        isinstance(group, Mapping) and group.get("input_activations") for group in groups.values()
-    ):
-        return True
-    return described.get("quant_method") in ("fp8", "mxfp4") or bool(described.get("activation_scheme"))

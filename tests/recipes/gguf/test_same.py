@@ -86,6 +86,14 @@ def test_embedding_and_head_are_in_blocks_as_well_and_the_command_writes_the_sam
     assert np.isfinite(file.float_rows("token_embd.weight", 0, 4)).all()
 
 
+def test_a_rounding_of_activations_is_named_as_left_out(tmp_path, base):
+    squeeze.quantize(base, "rtn", out=tmp_path / "activations", scheme="w8a8")
+    compressed(base, tmp_path / "weights", FOLDERS["8 bits"][0])
+    for name, is_named in (("activations", True), ("weights", False)):
+        report = squeeze.quantize(tmp_path / name, out=tmp_path / f"{name}.gguf", format="gguf", type="same")
+        assert any("rounds activations" in note for note in report.notes) == is_named
+
+
 def test_what_would_change_is_refused(tmp_path, base):
     out = tmp_path / "out.gguf"
     with pytest.raises(FormatError, match="its weights are dense"):
