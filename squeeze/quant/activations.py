@@ -123,7 +123,7 @@ ACTIVATIONS = {
 
 
 def are_rounded(described: object) -> bool:
-    """Return whether a `quantization_config` rounds activations; False for anything that is none."""
+    """Return whether a `quantization_config` rounds activations; one that is no mapping does not."""
     if not isinstance(described, Mapping):
         return False
     groups = described.get("config_groups")

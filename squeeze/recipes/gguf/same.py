@@ -73,9 +73,7 @@ def write_same(source: Path, out: Path, overwrite: bool) -> Report:
     report.stored_bytes = export.write(out, overwrite=overwrite, mixture=common.upper())
     report.notes.extend(export.notes)
     if are_rounded(codes.checkpoint.config.get("quantization_config")):
-        report.notes.append(
-            "the folder rounds activations, which GGUF cannot say: llama.cpp rounds them its own way"
-        )
+        report.notes.append("the folder rounds activations, which GGUF cannot say: llama.cpp rounds them its own way")
     report.seconds = round(time.perf_counter() - started, 3)
     return report
 
