@@ -1,10 +1,10 @@
 """The model of images, written from docs/format.md, section 22, one number at a time."""
 
-import math
 import re
 from collections import defaultdict
 
 from tests.references.naive_bytewise import NEXT, SQUASH, START, STRETCH, Coder, Matches, learn_map, mix
+from tests.references.naive_image_nearby import Nearby
 from tests.references.naive_mixing import Mixer
 
 PREDICTIONS = """
@@ -24,11 +24,6 @@ W+N-NW N+NE-NNE W N W+NE-N 2W-WW 2N-NN W/2+N/2
 NAMES, FIRST, BY_P, BY_Q, ALONE = (text.split() for text in PREDICTIONS.split("\n\n"))
 SCALES = (6, 10, 14, 18, 26, 34, 42, 58, 74, 106, 138, 202, 266, 394, 600, 1000)
 U64 = 2**64 - 1
-USED = (
-    (0, 3, 6, 7, 1, 4, 8, 9, 10, 11, 2, 5, 12, 13),
-    (0, 3, 6, 7, 1, 4, 9, 12, 13, 14, 15, 16, 17, 18),
-    (0, 3, 6, 7, 1, 4, 12, 13, 14, 15, 16, 19, 20, 21),
-)
 
 
 def place_of(name: str) -> tuple[int, int]:
@@ -97,11 +92,7 @@ class Image:
 
     def start_pass(self) -> None:
         """Begin the rows of the image, or those of a pass."""
-        self.above, self.left = defaultdict[int, list[int]](lambda: [0] * 119), self._no_sums()
-        self.own: dict[int, list[int]] = {}
-
-    def _no_sums(self) -> dict[int, list[int]]:
-        return {plane: [0] * 119 for plane in range(self.pixel // self.sample)}
+        self.sums = Nearby(self.pixel // self.sample, self.sample)
 
     def _bit(self, *entry: object) -> int:
         value = self.entries.get(entry, 2**31)
@@ -150,7 +141,7 @@ class Image:
                 column += 1
         self.line += 1
         if self.full:
-            self._end_row(min(size, self.stride - self.padding) // self.sample)
+            self.sums.end_row(min(size, self.stride - self.padding) // self.sample)
         return bytes(self.data[len(self.data) - size :])
 
     # 22.2
@@ -176,9 +167,7 @@ class Image:
             for match in self.matches:
                 match.update_byte(self.data)
             if k % self.sample == 0:
-                plane = k // self.sample
-                self.left[plane] = [v - (v >> 2) for v in self.left[plane]]
-                self.own[(column + k) // self.sample] = self.left[plane]
+                self.sums.skip(k // self.sample, (column + k) // self.sample)
                 self.misses[(i + k) % self.ring] = [0] * self.count
         return True
 
@@ -269,7 +258,9 @@ class Image:
             factors = self._regression(r)[2]
             total = sum(self.x[j] * factors[j] for j in range((24, 19, 6)[r]))
             v.append(self._limit(self.base + ((total + 2048) >> 12)))
-        v.append(self._limit(self.base + self._nearby()) if self._is_summed(samples) else own["W"])
+        v.append(own["W"])
+        if self._is_summed(samples):
+            v[-1] = self._limit(self.base + self.sums.estimate(self.plane, self.column // s, self.x))
         self._contexts(i, own, plane, v[: self.count - 1])
 
     def _miss(self, i: int) -> list[int]:
@@ -296,55 +287,6 @@ class Image:
     def _is_summed(self, samples: int) -> bool:
         return self.plane < samples and self.column // self.sample < 65536
 
-    def _nearby(self) -> int:
-        sums = [a + b for a, b in zip(self.above[self.column // self.sample], self.left[self.plane], strict=True)]
-        a = [[0.0] * 14 for _ in range(14)]
-        for i in range(14):
-            for j in range(i + 1):
-                a[i][j] = float(sums[i * (i + 1) // 2 + j]) + 1024.0 * (i == j)
-        f = [float(v) for v in sums[105:]]
-        for j in range(14):
-            for k in range(j):
-                a[j][j] -= a[j][k] * a[j][k] * a[k][k]
-            a[j][j] = max(a[j][j], 1024.0)
-            for i in range(j + 1, 14):
-                for k in range(j):
-                    a[i][j] -= a[i][k] * a[j][k] * a[k][k]
-                a[i][j] /= a[j][j]
-            for k in range(j):
-                f[j] -= a[j][k] * f[k]
-        for j in range(13, -1, -1):
-            f[j] /= a[j][j]
-            for k in range(j + 1, 14):
-                f[j] -= a[k][j] * f[k]
-        total = 0.0
-        for j, x in enumerate(self._used()):
-            total += f[j] * x
-        return math.floor(total * 16 + 0.5) if abs(total) <= 65536 else 0
-
-    def _used(self) -> list[int]:
-        return [self.x[k] for k in USED[min(self.plane, 2)]]
-
-    def _sum_up(self, t: int) -> None:
-        x, n = self._used(), 2 if self.sample == 2 else 0
-        new = [x[i] * x[j] for i in range(14) for j in range(i + 1)] + [x[i] * t for i in range(14)]
-        new = [v >> 2 if n else v << 6 for v in new]
-        left = [v - (v >> 2) + add for v, add in zip(self.left[self.plane], new, strict=True)]
-        self.left[self.plane] = self.own[self.column // self.sample] = left
-
-    def _end_row(self, count: int) -> None:
-        samples = self.pixel // self.sample
-        for plane in range(samples):
-            right = [0] * 119
-            for c in reversed(range(plane, min(count, 65536), samples)):
-                own, after = self.own[c], self.own.get(c + samples) if c + samples < min(count, 65536) else None
-                if after:
-                    right = [r + b - (a - (a >> 2)) for r, a, b in zip(right, own, after, strict=True)]
-                    right = [r - (r >> 2) for r in right]
-                total = [sum(v) for v in zip(self.above[c], own, right, strict=True)]
-                self.above[c] = [v - (v >> 2) for v in total]
-        self.left = self._no_sums()
-
     def _regression(self, r: int) -> tuple[list[list[int]], list[int], list[int]]:
         return self.regressions.setdefault((r, self.plane), ([[0] * 24 for _ in range(24)], [0] * 24, [0] * 24))
 
@@ -352,7 +294,7 @@ class Image:
         value, fine = self._value(i), 12 if self.sample == 1 else 4
         shift, t = 4 if self.sample == 1 else 8, (value - self.base) >> 4
         if self.full and self._is_summed(self.pixel // self.sample):
-            self._sum_up(t)
+            self.sums.learn(self.plane, self.column // self.sample, self.x, t)
         for r in range(3 if self.full else 0):
             size, rate = (24, 19, 6)[r], (9, 7, 5)[r]
             c, b, f = self._regression(r)

@@ -1,9 +1,9 @@
 """The image of a program from its content, written from docs/format.md, section 21.8, one number at a time."""
 
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from typing import Any
 
+from tests.references.naive_program_tables import get, hashes_of, headers, put, relocations, rows, symbols
 from tests.references.reading import Bytes
 
 _NUMBERS = [0, 0, 0, 0, 0, 1, 2, 5, 0, 3, 1, 3, 3, 1, 0]
@@ -45,7 +45,7 @@ def image(content: bytes, extra: bytes) -> bytes:
     for kind, start, size, numbers in parts:
         piece = data[start : start + size]
         if kind == 4:
-            data[start : start + size] = _relocations(piece, known, segments)
+            data[start : start + size] = relocations(piece, known, segments)
         elif kind in _BY_OTHERS:
             _BY_OTHERS[kind](piece, numbers[0], known[numbers[1] : numbers[1] + numbers[2]])
             data[start : start + size] = piece
@@ -54,18 +54,10 @@ def image(content: bytes, extra: bytes) -> bytes:
             frames = data[numbers[0] : sum(numbers)]
             data[start + 4 : start + size] = _index(frames, address(numbers[0]), address(start))
         elif kind == 7:
-            wide, symbols, nsymbols, strings, nstrings = numbers
-            tables = data[symbols : symbols + nsymbols], data[strings : strings + nstrings]
-            data[start + 16 : start + size] = _hash(data[start : start + 16], size, *tables, wide)
+            wide, names, nnames, strings, nstrings = numbers
+            tables = data[names : names + nnames], data[strings : strings + nstrings]
+            data[start + 16 : start + size] = hashes_of(data[start : start + 16], size, *tables, wide)
     return bytes(data)
-
-
-def _get(data: bytearray, at: int, size: int = 4) -> int:
-    return int.from_bytes(data[at : at + size], "little")
-
-
-def _put(data: bytearray, at: int, value: int, size: int = 4) -> None:
-    data[at : at + size] = (value % 256**size).to_bytes(size, "little")
 
 
 def _hexadecimal(text: str) -> set[int]:
@@ -227,7 +219,7 @@ def _x86(bits: int) -> Callable[..., None]:
             length, q = instruction(code, p, bits)
             p += length
             if q:
-                _put(code, q, int.from_bytes(code[q : q + 4], "big") - base - p)
+                put(code, q, int.from_bytes(code[q : q + 4], "big") - base - p)
 
     return undo
 
@@ -241,13 +233,13 @@ def _arm64(code: bytearray, base: int) -> None:
         elif w & 0x9F000000 == 0x90000000:
             v = ((w >> 29 & 3) * 2**19 + (w >> 5) % 2**19 - (base + p >> 12)) % 2**21
             w = (w & 0x9F00001F) + (v % 4 << 29) + (v // 4 << 5)
-        _put(code, p, w)
+        put(code, p, w)
 
 
 def _riscv(code: bytearray, base: int) -> None:
     p = 0
     while p + 8 <= len(code):
-        w = _get(code, p)
+        w = get(code, p)
         if w & 3 != 3:
             p += 2
             continue
@@ -255,18 +247,18 @@ def _riscv(code: bytearray, base: int) -> None:
             t = ((w >> 12 & 15) << 16) + (w >> 16 & 255) * 256 + (w >> 24)
             h = (t - (base % 2**32 + p >> 1)) % 2**20
             bits = (h >> 19) << 31 | (h & 1023) << 21 | (h >> 10 & 1) << 20 | (h >> 11 & 255) << 12
-            _put(code, p, w % 4096 + bits)
+            put(code, p, w % 4096 + bits)
         elif w & 127 == 0x17:
             r, k = w >> 7 & 31, w >> 12
             if r and k >> 15 == r and k & 127 in (0x03, 0x07, 0x13, 0x1B, 0x23, 0x27, 0x67):
                 d = (int.from_bytes(code[p + 4 : p + 8], "big") - base - p) % 2**32
                 n = d % 4096
-                _put(code, p, w % 4096 + d - n + (4096 if n >= 2048 else 0))
+                put(code, p, w % 4096 + d - n + (4096 if n >= 2048 else 0))
                 if k & 127 in (0x23, 0x27):
                     k = (k & 0xFF07F) + ((k >> 7 & 31) << 20) + (n >> 5 << 25) + (n % 32 << 7)
                 else:
                     k += n << 20
-                _put(code, p + 4, k)
+                put(code, p + 4, k)
                 p += 4
         p += 4
 
@@ -275,7 +267,7 @@ def _loop(data: bytearray) -> Iterator[tuple[int, int]]:
     """Yield the places of common information and frames, and their lengths."""
     p = 0
     while p + 16 <= len(data):
-        length = _get(data, p)
+        length = get(data, p)
         if length < 4 or length >= 0xFFFFFFF0 or p + 4 + length > len(data):
             return
         yield p, length
@@ -285,25 +277,25 @@ def _loop(data: bytearray) -> Iterator[tuple[int, int]]:
 def _frames(data: bytearray, base: int, has_addresses: bool = True) -> None:
     expected = expected_data = 0
     for p, length in _loop(data):
-        c = _get(data, p + 4) - 4
+        c = get(data, p + 4) - 4
         if c == -4 or length < 12 or not 0 <= c < p:
             continue
         begins, encoding = _encodings(data, c)
         if begins != 0x1B:
             continue
-        _put(data, p + 4, p + 4 - c)
+        put(data, p + 4, p + 4 - c)
         if not has_addresses:
             continue
-        begin = _get(data, p + 8) + expected
-        _put(data, p + 8, begin - base - p - 8)
-        expected = begin + _get(data, p + 12)
+        begin = get(data, p + 8) + expected
+        put(data, p + 8, begin - base - p - 8)
+        expected = begin + get(data, p + 12)
         if encoding == 0x1B and length >= 17 and data[p + 16] == 4:
-            expected_data += _get(data, p + 17)
-            _put(data, p + 17, expected_data - base - p - 17)
+            expected_data += get(data, p + 17)
+            put(data, p + 17, expected_data - base - p - 17)
 
 
 def _encodings(data: bytearray, c: int) -> tuple[int, int]:
-    end = min(c + 4 + _get(data, c), c + 64)
+    end = min(c + 4 + get(data, c), c + 64)
     letters = bytes(data[c + 9 : min(end, c + 25)]).partition(b"\0")[0].decode("latin1")
     p = c + 9 + len(letters)
     found = {"R": 0xFF, "L": 0xFF}
@@ -324,79 +316,18 @@ def _encodings(data: bytearray, c: int) -> tuple[int, int]:
 
 
 def _index(data: bytearray, f: int, h: int) -> bytes:
-    rows = [(_get(data, p + 8) + f + p + 8 - h, f + p - h) for p, _ in _loop(data) if _get(data, p + 4)]
+    rows = [(get(data, p + 8) + f + p + 8 - h, f + p - h) for p, _ in _loop(data) if get(data, p + 4)]
     rows = [((begin + 2**31) % 2**32 - 2**31, place) for begin, place in rows[: len(data) // 12]]
     numbers = [f - h - 4, len(rows), *(value for row in sorted(rows, key=lambda row: row[0]) for value in row)]
     return b"".join((number % 2**32).to_bytes(4, "little") for number in numbers)
 
 
-def _relocations(table: bytearray, known: bytearray, segments: list[tuple[int, int, int]]) -> bytearray:
-    segments = segments or [(0, 0, 0)]
-    place = symbol = 0
-    for at in range(0, len(table) - 23, 24):
-        place = (place + _get(table, at, 8) + 2**63) % 2**64 - 2**63
-        symbol = (symbol + _get(table, at + 12)) % 2**32
-        _put(table, at, place, 8)
-        _put(table, at + 12, symbol)
-        first, start, size = next((found for found in reversed(segments) if found[0] <= place), segments[0])
-        value = _get(known, start + place - first, 8) if 0 <= place - first < size - 7 else 0
-        _put(table, at + 16, _get(table, at + 16, 8) + value, 8)
-    return table
-
-
-class _Ordered:
-    """The numbers of rows, in the order of their form."""
-
-    def __init__(self, data: bytearray, form: int):
-        self.data, self.row, self.order = data, form // 2, ("little", "big")[form % 2]
-
-    def get(self, at: int) -> int:
-        return int.from_bytes(self.data[at : at + 4], self.order)  # type: ignore[arg-type]
-
-    def put(self, at: int, value: int) -> int:
-        self.data[at : at + 4] = (value % 2**32).to_bytes(4, self.order)  # type: ignore[arg-type]
-        return value % 2**32
-
-
-def _rows(table: bytearray, base: int, form: int) -> None:
-    v, numbers = 0, _Ordered(table, form)
-    for at in range(0, len(table) - 3, form // 2):
-        v = numbers.put(at, v + numbers.get(at))
-
-
-def _symbols(table: bytearray, form: int, strings: bytearray) -> None:
-    last, left, numbers = 0, 4 * len(strings), _Ordered(table, form)
-    for at in range(0, len(table) - 3, form // 2):
-        e = last
-        while e < len(strings) and strings[e] and left > 0:
-            e, left = e + 1, left - 1
-        e += 1
-        n = numbers.get(at)
-        v = numbers.put(at, 0 if n == 0 else e - 1 if n == (1 - e) % 2**32 else n + e - 1)
-        last = v or last
-
-
-def _headers(table: bytearray, base: int, form: int) -> None:
-    numbers, row, end = _Ordered(table, form), form // 2, [0, 0]
-    place, size, align, of = (24, 32, 48, 44) if row == 64 else (16, 20, 32, 28)
-    if form == 129:
-        place, size, align = place + 4, size + 4, align + 4
-    for i in range(len(table) // row):
-        p = i * row
-        k, step = numbers.get(p + 4), max(numbers.get(p + align), 1)
-        e = end[k in (4, 9)] + step - 1
-        v = numbers.put(p + place, numbers.get(p + place) + e - e % step)
-        if k in (4, 9):
-            numbers.put(p + of, i - numbers.get(p + of))
-        end[k in (4, 9)] = v if k == 8 else v + numbers.get(p + size)
-
-
 def _placed(table: bytearray, form: int, expected: list[int]) -> None:
     passed = 0
     for at in range(0, len(table) - 3, form // 2):
-        n = _get(table, at)
+        n = get(table, at)
         v = n - 2**31 if n >= 2**31 else expected[passed + n] if passed + n < len(expected) else n
-        _put(table, at, v)
+        put(table, at, v)
         passed = sum(place <= v for place in expected)
 
 
@@ -413,7 +344,7 @@ def _places(table: bytearray, form: int, code: bytearray) -> None:
 def _begins(table: bytearray, form: int, frames: bytearray) -> None:
     expected = []
     for p, length in _loop(frames):
-        if _get(frames, p + 4):
+        if get(frames, p + 4):
             expected += [p + 8] + [p + 17] * (length > 17 and frames[p + 16] == 4)
     _placed(table, form, expected)
 
@@ -432,25 +363,6 @@ def _words(code: bytearray, base: int, form: int) -> None:
         code[p : p + 4] = w.to_bytes(4, "little" if is_little else "big")
 
 
-def _hash(head: bytearray, size: int, symbols: bytearray, strings: bytearray, wide: int) -> bytes:
-    buckets, first, words, shift = (_get(head, at) for at in (0, 4, 8, 12))
-    width, row = (8, 24) if wide else (4, 16)
-    bits: list[Any] = [0] * words
-    bucket, hashes = [0] * buckets, []
-    for i in range((size - 16 - words * width) // 4 - buckets):
-        start, h = _get(symbols, (first + i) * row), 5381
-        for byte in strings[start : strings.index(0, start)]:
-            h = (33 * h + byte) % 2**32
-        hashes.append(h)
-        bits[h // (8 * width) % words] |= 1 << h % (8 * width) | 1 << (h >> shift) % (8 * width)
-        bucket[h % buckets] = bucket[h % buckets] or first + i
-    lasts = [h % buckets != after % buckets for h, after in pairwise(hashes)] + [True]
-    chain = [h - h % 2 + last for h, last in zip(hashes, lasts, strict=False)]
-    return b"".join(word.to_bytes(width, "little") for word in bits) + b"".join(
-        number.to_bytes(4, "little") for number in bucket + chain
-    )
-
-
-_IN_PLACE: dict[int, Callable[..., None]] = {0: _x86(32), 1: _x86(64), 2: _arm64, 3: _frames, 5: _rows, 8: _riscv}
-_IN_PLACE |= {10: _headers, 13: _words, 14: lambda data, base: _frames(data, base, False)}
-_BY_OTHERS: dict[int, Callable[..., None]] = {9: _symbols, 11: _places, 12: _begins}
+_IN_PLACE: dict[int, Callable[..., None]] = {0: _x86(32), 1: _x86(64), 2: _arm64, 3: _frames, 5: rows, 8: _riscv}
+_IN_PLACE |= {10: headers, 13: _words, 14: lambda data, base: _frames(data, base, False)}
+_BY_OTHERS: dict[int, Callable[..., None]] = {9: symbols, 11: _places, 12: _begins}
