@@ -8,22 +8,22 @@ import argparse
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.plots import Plot
-from bench.tables import Row, Table
+from bench.tables import Listing, Row
 from squeeze.options import MOST_MINUTES
 
-__all__ = ["MEASURES", "Measure", "Row", "load", "minutes", "option"]
+__all__ = ["MEASURES", "Measure", "Row", "in_turns", "load", "minutes", "option"]
 
+T = TypeVar("T")
 MEASURES = {
     "sizes": "bytes of files at each level and with other compressors",
     "speed": "bytes and speed of all levels and rivals on one file, in one run",
     "start": "first and later uses of the wheels in an empty environment, and their installed sizes",
-    "monotone": "files that a level makes larger than the next lower one, by more than 0.1 % and 32 bytes",
-    "never-larger": "files that are larger than with xz -9e or with --no-parse",
+    "never-larger": "files that are larger than at the next lower level, with xz -9e or with --no-parse",
     "real": "documents, archives and images with wrappers opened and closed, and with other compressors",
-    "deflate": "bytes that close deflate streams of zlib, 7-Zip and other encoders, and those in documents",
+    "deflate": "bytes that close deflate streams of zlib, 7-Zip and other encoders",
     "programs": "programs at level 3 with all transforms, and with each of them left out",
     "kinds": "files of each kind, compared with other compressors and with one that is made for the kind",
     "public": "widely used compressors as whole processes, on a text, JSON and a program",
@@ -53,6 +53,7 @@ class Measure:
     Args:
         rows: function that measures and yields one row at a time
         key: fields that identify a row; if empty, no results are kept
+        together: field whose values share a line of the record if their rows are otherwise equal; empty for none
         keeps: function that says whether a row is kept
         options: pairs of an argument's name and argparse's keywords
         needs: required inputs and packages, such as "a corpus"
@@ -64,12 +65,13 @@ class Measure:
 
     rows: Callable[[argparse.Namespace], Iterator[Row]]
     key: tuple[str, ...] = ()
+    together: str = ""
     keeps: Callable[[Row], bool] = lambda row: True
     options: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     needs: tuple[str, ...] = ()
     rivals: tuple[str, ...] = ()
     time: float = 0
-    tables: Mapping[str, Table] = field(default_factory=dict)
+    tables: Mapping[str, Listing] = field(default_factory=dict)
     plots: Mapping[str, Plot] = field(default_factory=dict)
 
     def parser(self, name: str) -> argparse.ArgumentParser:
@@ -94,6 +96,12 @@ def minutes(text: str) -> float:
     if not 0 < value <= MOST_MINUTES:
         raise argparse.ArgumentTypeError(f"expected a number above 0 and up to {MOST_MINUTES:,}, got {text}")
     return value
+
+
+def in_turns(tasks: Mapping[str, Callable[[], T]], runs: int) -> dict[str, list[T]]:
+    """Run tasks in turns, after one turn that warms up. Return the results of each."""
+    turns = [{name: task() for name, task in tasks.items()} for _ in range(runs + 1)]
+    return {name: [turn[name] for turn in turns[1:]] for name in tasks}
 
 
 def load(name: str) -> Measure:

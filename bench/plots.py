@@ -76,10 +76,13 @@ class Plot:
 
 def picture(plot: Plot, rows: Sequence[Row]) -> bytes:
     """Draw a plot as SVG."""
-    from matplotlib import rc_context  # takes a second, and most benchmarks draw nothing
+    import matplotlib  # takes a second, and most benchmarks draw nothing
 
-    with rc_context(_SETTINGS):
-        figure, axes = _subplots()
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    with matplotlib.rc_context(_SETTINGS):
+        figure, axes = pyplot.subplots(figsize=(7.6, 4.6), layout="constrained")
         for series in plot.series(rows):
             _draw(axes, series, dict(plot.offsets))
         axes.set(xlabel=plot.x, ylabel=plot.y)
@@ -94,25 +97,10 @@ def picture(plot: Plot, rows: Sequence[Row]) -> bytes:
             names = plot.lines(rows)
             axes.set_yticks(range(len(names)), names)
             axes.invert_yaxis()
-        return _saved(figure)
-
-
-def _subplots() -> tuple[Any, Any]:
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    return pyplot.subplots(figsize=(7.6, 4.6), layout="constrained")
-
-
-def _saved(figure: Any) -> bytes:
-    from matplotlib import pyplot
-
-    out = io.BytesIO()
-    figure.savefig(out, format="svg", metadata={"Date": None})
-    pyplot.close(figure)
-    return out.getvalue()
+        out = io.BytesIO()
+        figure.savefig(out, format="svg", metadata={"Date": None})
+        pyplot.close(figure)
+        return out.getvalue()
 
 
 def _draw(axes: Any, series: Series, offsets: dict[str, tuple[float, float]]) -> None:
@@ -122,15 +110,13 @@ def _draw(axes: Any, series: Series, offsets: dict[str, tuple[float, float]]) ->
     axes.plot(xs, ys, linestyle="-" if series.joined else "", linewidth=1.2, zorder=3, **style)
     for point in points:
         right, up = offsets.get(point.name, (6, 4))
-        side = {
-            "ha": "right" if right < 0 else "left" if right > 0 else "center",
-            "va": "center" if up == 0 else "baseline",
-        }
+        side = "right" if right < 0 else "left" if right > 0 else "center"
         axes.annotate(
             *(point.name, (point.x, point.y), (right, up)),
             textcoords="offset points",
             fontsize=7.5,
             color=series.colour,
             zorder=4,
-            **side,
+            ha=side,
+            va="center" if up == 0 else "baseline",
         )

@@ -2,6 +2,7 @@
 
 A record has `date`, `commit`, `machine`, `versions`, `commands` and `rows`. A run at the same commit on the same
 machine adds rows and replaces those with the same key. Any other run begins a new record.
+A line with a field `each NAME` stands for several rows, one for each value in its list, that are otherwise equal.
 """
 
 import json
@@ -24,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).with_name("results")
 FIELDS = ("date", "commit", "machine", "versions", "commands", "rows")
 Record = dict[str, Any]
+_EACH = "each "
 _FLAGS = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_vnni": "VNNI", "amx_int8": "AMX"}
 _PACKAGES = ("numpy", "numba", "torch", "triton")
 _SAY_IT_ALONE = ("7z", "lpaq1", "paq8px", "zpaq")  # programs that print their version if they get no arguments
@@ -31,7 +33,10 @@ _SAY_IT_ALONE = ("7z", "lpaq1", "paq8px", "zpaq")  # programs that print their v
 
 def load(name: str, folder: Path = RESULTS) -> Record | None:
     path = folder / f"{name}.json"
-    return json.loads(path.read_text()) if path.is_file() else None
+    if not path.is_file():
+        return None
+    record: Record = json.loads(path.read_text())
+    return record | {"rows": [row for line in record["rows"] for row in separate(line)]}
 
 
 def rows(name: str, folder: Path = RESULTS) -> list[Row]:
@@ -63,7 +68,26 @@ def save(name: str, measure: Measure, about: Record, row: Row, folder: Path = RE
     kept = {key_of(measure, one): one for one in (old["rows"] if old else [])}
     kept[key_of(measure, row)] = row
     commands = list(dict.fromkeys([*(old["commands"] if old else []), *about["commands"]]))
-    write(name, {**about, "commands": commands, "rows": list(kept.values())}, folder)
+    lines = together(list(kept.values()), measure.together)
+    write(name, {**about, "commands": commands, "rows": lines}, folder)
+
+
+def together(rows: list[Row], field: str) -> list[Row]:
+    """Return lines for rows, in which rows that differ in one field share a line. An empty field joins none."""
+    alike: dict[str, list[Row]] = {}
+    for row in rows:
+        alike.setdefault(json.dumps({name: value for name, value in row.items() if name != field}), []).append(row)
+    lines = ({f"{_EACH}{field}": [row[field] for row in same]} | json.loads(rest) for rest, same in alike.items())
+    return list(lines) if field else rows
+
+
+def separate(line: Row) -> list[Row]:
+    """Return the rows that a line stands for."""
+    field = next((name for name in line if name.startswith(_EACH)), None)
+    if field is None:
+        return [line]
+    values = line.pop(field)
+    return [{field.removeprefix(_EACH): value} | line for value in values]
 
 
 def is_same_run(one: Record, other: Record) -> bool:

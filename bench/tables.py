@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Any
 
 Row = dict[str, Any]
 Value = str | Callable[[Row], object]
@@ -26,14 +26,6 @@ class Column:
     def cell(self, row: Row) -> str:
         found = row.get(self.value) if isinstance(self.value, str) else self.value(row)
         return "" if found is None else format(found, self.form)
-
-
-class Table(Protocol):
-    def chosen(self, rows: Sequence[Row]) -> list[Row]:
-        """Return the rows that the table shows."""
-
-    def lines(self, rows: Sequence[Row]) -> list[str]:
-        """Return its lines in Markdown."""
 
 
 class Listing:
@@ -69,6 +61,21 @@ def sums(rows: Sequence[Row]) -> Row:
     """Return the sums of the fields that are whole numbers in every row."""
     common = [name for name in rows[0] if all(isinstance(row.get(name), int) for row in rows)]
     return {name: sum(row[name] for row in rows) for name in common}
+
+
+def with_total(rows: Sequence[Row]) -> list[Row]:
+    """Return rows of files, from the smallest, and their total."""
+    return [*sorted(rows, key=lambda row: int(row["raw"])), {"file": "total"} | sums(rows)]
+
+
+def compared_with(base: str, field: str) -> Callable[[Sequence[Row]], list[Row]]:
+    """Make a function that adds `of base` to rows: a field as a share of that of the row of this name."""
+
+    def compared(rows: Sequence[Row]) -> list[Row]:
+        whole = next((row[field] for row in rows if row["name"] == base), None)
+        return [row | {"of base": row[field] / whole if whole and row[field] else None} for row in rows]
+
+    return compared
 
 
 def markdown(head: Sequence[str], cells: Iterable[Sequence[str]]) -> list[str]:

@@ -1,11 +1,10 @@
-"""Measure the bytes that close deflate streams, by encoder, and in documents. Every stream is closed and compared.
+"""Measure the bytes that close deflate streams, by encoder. Every stream is closed and compared.
 
 zlib is Python's. 7-Zip and the packages of other encoders are measured if they are installed.
 """
 
 import argparse
-import importlib
-import os
+import importlib.util
 import shutil
 import subprocess
 import sys
@@ -20,13 +19,10 @@ import numpy as np
 from bench.measure import Measure, Row
 from bench.shared.texts import find_file
 from bench.tables import Column, Listing, percent
-from squeeze.codecs.parse import tree
 from squeeze.codecs.parse.deflate.stream import Closings, open_stream
-from squeeze.codecs.parse.finding import parse
 from squeeze.codecs.parse.room import Room
 
 _FILES = ("lcet10.txt", "bash.elf")
-_DOCUMENTS = (".docx", ".xlsx", ".pptx", ".odt", ".ods", ".epub", ".whl", ".pdf", ".tgz")
 _MOST = 1 << 26  # bytes of content
 Encoder = Callable[[bytes, int], bytes]  # content, level -> stream
 
@@ -39,9 +35,6 @@ def rows(_: argparse.Namespace) -> Iterator[Row]:
         row: Row = {"streams": len(found), "closed": len(found) - len(known)}
         row |= {"bytes": sum(size for size, _ in known), "closing": sum(made for _, made in known)}
         yield {"encoder": name, "levels": len(levels)} | row | {"worst": max(made / size for size, made in known)}
-    for path in sorted(Path(os.environ["SQUEEZE_CORPUS"], "real").iterdir()):
-        if path.suffix in _DOCUMENTS:
-            yield {"file": path.name, **all_closings(path.read_bytes())}
 
 
 def closing(stream: bytes) -> tuple[int, int | None]:
@@ -54,26 +47,15 @@ def closing(stream: bytes) -> tuple[int, int | None]:
     return len(stream), len(made)
 
 
-def all_closings(data: bytes) -> Row:
-    """Return the number and bytes of the streams in a file, and the bytes of what closes them."""
-    root = parse(np.frombuffer(data, np.uint8), lambda data, found: found.opened is not None)
-    opened = np.concatenate([node.own for node in root.nodes()])
-    assert tree.close(tree.read(tree.to_bytes(root), opened), len(data)).tobytes() == data
-    read = tree.read_shape(tree.to_bytes(root))
-    sizes = [child.found.size for node in root.nodes() for child in node.children if child.found and child.found.opened]
-    made = sum(len(child.closing) for node in read.nodes() for child in node.children)
-    return {"streams": len(sizes), "bytes": sum(sizes), "closing": made if sizes else None}
-
-
 def encoders() -> dict[str, tuple[tuple[int, ...], Encoder]]:
     """Return levels and function of the installed encoders, by name."""
-    found: dict[str, tuple[tuple[int, ...], Encoder]] = {"zlib": (tuple(range(1, 10)), _like_zlib(zlib))}
+    found: dict[str, tuple[tuple[int, ...], Encoder]] = {}
     if shutil.which("7z"):
         found["7-Zip"] = (1, 3, 5, 9), _seven_zip
     for name, (module, levels, encoder) in _PACKAGES.items():
-        try:
+        if importlib.util.find_spec(module.partition(".")[0]):
             found[name] = levels, encoder(importlib.import_module(module))
-        except ImportError:
+        else:
             print(f"Note: the Python package of {name} is not installed; skipped", file=sys.stderr)
     return found
 
@@ -97,30 +79,28 @@ def _like_zlib(package: ModuleType) -> Encoder:
 
 
 _PACKAGES: dict[str, tuple[str, tuple[int, ...], Callable[[ModuleType], Encoder]]] = {
+    "zlib": ("zlib", tuple(range(1, 10)), _like_zlib),
     "libdeflate": ("deflate", (1, 2, 4, 6, 9, 10, 12), lambda package: package.deflate_compress),
     "zlib-ng": ("zlib_ng.zlib_ng", tuple(range(1, 10)), _like_zlib),
     "ISA-L": ("isal.isal_zlib", (1, 2, 3), _like_zlib),
     "zopfli": ("zopfli.zlib", (0,), lambda package: lambda data, _: package.compress(data)[2:-4]),
 }
-_SUMS = (
-    Column("streams", "streams", ","),
-    Column("bytes", "bytes", ","),
-    Column("closing bytes", "closing", ","),
-    Column("share", lambda row: f"{100 * row['closing'] / row['bytes']:.2f} %" if row["closing"] else None),
-)
-
 MEASURE = Measure(
     rows,
-    key=("encoder", "file"),
+    key=("encoder",),
     needs=("a corpus",),
     rivals=("7z",),
     time=5,
     tables={
         "deflate": Listing(
-            *(Column("encoder", "encoder"), Column("levels", "levels"), *_SUMS),
-            *(Column("largest share of a stream", percent("worst")), Column("streams that stay closed", "closed")),
-            where=lambda row: "encoder" in row,
+            Column("encoder", "encoder"),
+            Column("levels", "levels"),
+            Column("streams", "streams", ","),
+            Column("bytes", "bytes", ","),
+            Column("closing bytes", "closing", ","),
+            Column("share", lambda row: f"{100 * row['closing'] / row['bytes']:.2f} %"),
+            Column("largest share of a stream", percent("worst")),
+            Column("streams that stay closed", "closed"),
         ),
-        "deflate-documents": Listing(Column("file", "file"), *_SUMS, where=lambda row: "file" in row),
     },
 )

@@ -41,13 +41,8 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
             )
             found = output_qualities(out, model, texts / "wiki.eval.raw", samples=options.passages)
             one = next(output for output in found if output.name == "embedding")
-            yield {
-                "name": row,
-                "bits": made.bits_per_weight,
-                "cosine": one.cosine,
-                "agreement": one.agreement,
-                "passages": one.samples,
-            }
+            quality = {"cosine": one.cosine, "agreement": one.agreement, "passages": one.samples}
+            yield {"name": row, "bits": made.bits_per_weight} | quality
 
 
 def folder_of(model: Path, work: Path) -> Path:

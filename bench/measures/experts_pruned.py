@@ -1,12 +1,12 @@
 """Measure what it costs to halve the experts of a mixture: by the norm of their weights, by REAP, and by merging.
 
-The mixture is trained first (bench/shared/small_moe.py). It is calibrated on what it was trained on, and evaluated on
-the parts of the same texts that were held out.
+The mixture is trained first (bench/shared/trained_models.py). It is calibrated on what it was trained on, and evaluated
+on the parts of the same texts that were held out.
 """
 
 import argparse
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ import torch
 
 import squeeze
 from bench.measure import Measure, Row, option
-from bench.shared import small_moe
-from bench.tables import Column, Listing
+from bench.shared.trained_models import held_out, mixture, sources
+from bench.tables import Column, Listing, compared_with
 from squeeze.checkpoint.pretrained import load_tokenizer
 from squeeze.engine.quality import evaluate
 from squeeze.integrations.load_model import load_model
@@ -35,17 +35,14 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     torch.set_num_threads(options.threads)
     original = options.work / "original"
     if not original.is_dir():
-        small_moe.trained(original)
+        mixture(original)
     calibration = options.work / "calibration.txt"
-    calibration.write_text(_mixed({kind: text[:200_000] for kind, text in small_moe.sources().items()}))
-    tokenizer = load_tokenizer(original)
-    text = _mixed(small_moe.held_out())
-    tokens = torch.tensor(tokenizer(text, verbose=False)["input_ids"])
+    calibration.write_text(_mixed({kind: text[:200_000] for kind, text in sources().items()}))
+    tokens = torch.tensor(load_tokenizer(original)(_mixed(held_out()), verbose=False)["input_ids"])
     model = load_model(original)
     before = evaluate(model, tokens, window=_WINDOW, windows=options.windows)
     yield {"name": "original", "perplexity": before.perplexity, "gap": 0.0}
-    wanted = options.rows.split(";") if options.rows else METHODS
-    for name in wanted:
+    for name in options.rows.split(";") if options.rows else METHODS:
         method, given = METHODS[name]
         out = options.work / "reduced"
         if method != BASE:
@@ -53,16 +50,9 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         report = squeeze.experts(original, method, keep=options.keep, out=out, overwrite=True, **given)
         after = evaluate(load_model(out), tokens, window=_WINDOW, windows=options.windows, original=model)
         errors = [layer["error"] for layer in report.experts.values()]
-        yield {
-            "name": name,
-            "perplexity": after.perplexity,
-            "gap": math.log(after.perplexity / before.perplexity),
-            "kl": after.kl_mean,
-            "error": None if None in errors else sum(errors) / len(errors),
-            "bytes": report.stored_bytes,
-            "of": report.raw_bytes,
-            "parameters": report.parameters,
-        }
+        row: Row = {"name": name, "perplexity": after.perplexity, "kl": after.kl_mean, "bytes": report.stored_bytes}
+        row["gap"] = math.log(after.perplexity / before.perplexity)
+        yield row | {"error": None if None in errors else sum(errors) / len(errors)}
 
 
 def _mixed(texts: dict[str, str], piece: int = 4000) -> str:
@@ -71,21 +61,6 @@ def _mixed(texts: dict[str, str], piece: int = 4000) -> str:
     return "\n".join(text[first : first + piece] for first in range(0, length, piece) for text in texts.values())
 
 
-def compared(found: Sequence[Row]) -> list[Row]:
-    """Add `of base`: the gap as a share of that of dropping by norm."""
-    base = next((row["gap"] for row in found if row["name"] == BASE), None)
-    return [row | {"of base": row["gap"] / base if base and row["gap"] else None} for row in found]
-
-
-TABLE = Listing(
-    Column("method", "name"),
-    Column("perplexity", "perplexity", ".3f"),
-    Column("gap", "gap", ".4f"),
-    Column("of the gap by norm", "of base", ".2f"),
-    Column("KL", "kl", ".4f"),
-    Column("error of a layer", "error", ".3f"),
-    prepare=compared,
-)
 MEASURE = Measure(
     rows,
     key=("name",),
@@ -98,5 +73,15 @@ MEASURE = Measure(
     ),
     needs=("a corpus",),
     time=8,
-    tables={"experts-pruned": TABLE},
+    tables={
+        "experts-pruned": Listing(
+            Column("method", "name"),
+            Column("perplexity", "perplexity", ".3f"),
+            Column("gap", "gap", ".4f"),
+            Column("of the gap by norm", "of base", ".2f"),
+            Column("KL", "kl", ".4f"),
+            Column("error of a layer", "error", ".3f"),
+            prepare=compared_with(BASE, "gap"),
+        )
+    },
 )

@@ -6,11 +6,7 @@ small_models.py. `textbook` is SVD-LLM as published: two factors, one ratio for 
 from the row that it names.
 """
 
-import argparse
-import json
 import shutil
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +15,7 @@ from bench.measure import Row, minutes, option
 from bench.shared import small_models
 from bench.shared.small_models import Bench, bytes_of
 from bench.tables import Column, Listing
-from squeeze.engine.report import NAME, Report
+from squeeze.engine.report import Report
 from squeeze.factor.lowrank import WhitenedSVD
 from squeeze.factor.methods import METHODS
 from squeeze.quant.gptq import GPTQ
@@ -28,11 +24,6 @@ from squeeze.recipes.train.distil import Training
 from squeeze.recipes.train.retrain import heal
 
 KEEP = 0.9
-
-
-def rows(options: argparse.Namespace) -> Iterator[Row]:
-    bench = Bench(options, "factorize")
-    yield from bench.run(recipes(), lambda name: measure(bench, name))
 
 
 def recipes() -> dict[str, dict[str, Any]]:
@@ -48,7 +39,7 @@ def recipes() -> dict[str, dict[str, Any]]:
 
 
 def write_folder(bench: Bench, name: str, out: Path) -> Row:
-    """Write the folder of a row, and return its bytes, fallbacks and families."""
+    """Write the folder of a row, and return its bytes and fallbacks."""
     options = recipes()[name]
     if "heal" in options:
         return heal_copy(bench, bench.work / f"out-{options['heal']}", out)
@@ -57,9 +48,7 @@ def write_folder(bench: Bench, name: str, out: Path) -> Row:
         report = squeeze.quantize(bench.original, options.pop("quantize"), **bench.given(out), **options)
     else:
         report = squeeze.factorize(bench.original, **bench.given(out), **options)
-    plan = json.loads((out / "config.json").read_text()).get("quantization_config", {}).get("plan") or {}
     known: Row = {"bytes": bytes_of(report.layers), "fallbacks": report.fallbacks}
-    known["families"] = Counter(row["family"] for row in plan.values())
     if packed:
         target = out.with_name(f"{out.name}-packed")
         squeeze.pack(out, target, overwrite=True)
@@ -72,9 +61,7 @@ def heal_copy(bench: Bench, source: Path, out: Path) -> Row:
     shutil.copytree(source, out, dirs_exist_ok=True)
     tokens = calibration_tokens(bench.original, bench.calibration, 400, 512, 0)
     done = heal(bench.original, out, tokens, Training(minutes=bench.args.heal))
-    before = Report.from_json(json.loads((out / NAME).read_text()))
-    losses = done.losses[:: done.steps // 9 or 1]
-    return {"bytes": bytes_of(before.layers), "steps": done.steps, "losses": losses}
+    return {"bytes": bytes_of(Report.read(out).layers), "steps": done.steps}
 
 
 def measure(bench: Bench, name: str) -> Row:
@@ -83,16 +70,16 @@ def measure(bench: Bench, name: str) -> Row:
 
 
 MEASURE = small_models.measure(
-    rows,
-    {
-        "factorize": Listing(
-            Column("row", "name"),
-            Column("bytes of the blocks", "bytes", ","),
-            Column("tensors, packed", "packed", ","),
-            Column("gap", "gap", ".3f"),
-            order=lambda row: (-(row["bytes"] // 10_000_000), -row["gap"]),
-        )
-    },
+    "factorize",
+    recipes,
+    measure,
+    Listing(
+        Column("row", "name"),
+        Column("bytes of the blocks", "bytes", ","),
+        Column("tensors, packed", "packed", ","),
+        Column("gap", "gap", ".3f"),
+        order=lambda row: (-(row["bytes"] // 10_000_000), -row["gap"]),
+    ),
     8,
     option("--heal", type=minutes, default=5, metavar="MINUTES", help="minutes of training, default: 5"),
 )

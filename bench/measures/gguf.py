@@ -2,11 +2,10 @@
 
 The bundled model's weights are on a 4-bit grid (q4_1), so q4_1 and finer types cost next to nothing. Both files of a
 row have the same types in all tensors, and llama.cpp measures them. The importance matrix is the mean square of the
-original's inputs on our calibration tokens. A file that is in WORK is neither written nor measured again.
+original's inputs on our calibration tokens. A file that is in WORK is not written again.
 """
 
 import argparse
-import json
 import os
 from collections.abc import Iterator
 from functools import cached_property
@@ -17,7 +16,7 @@ import numpy as np
 import squeeze
 from bench.measure import Measure, Row, option
 from bench.shared import llamacpp
-from bench.shared.small_models import ADAPTED, WORK, folder_of, original, with_adapter_suffix
+from bench.shared.small_models import ADAPTED, WORK, folder_of, original
 from bench.tables import Column, Listing, percent
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.text import read_tokens
@@ -36,16 +35,10 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         yield bench.row(kind)
 
 
-def row_name(kind: str, size: str, bound: float | None) -> str:
-    """Return a row's name: its type with the size and the bound, requested or default.
-
-    Args:
-        kind: GGUF type
-        size: requested size in bytes, empty for none
-        bound: requested bound of a token's weight, None for the type's default
-    """
+def row_name(kind: str, bound: float | None) -> str:
+    """Return a row's name: its GGUF type with the bound of a token's weight, requested or the type's default."""
     bound = bound or BOUNDS.get(kind)
-    return kind + (f"-{size}" if size else "") + (f"-bound-{bound:g}" if bound else "")
+    return kind + (f"-bound-{bound:g}" if bound else "")
 
 
 class Bench:
@@ -82,41 +75,26 @@ class Bench:
         return self._losses(self.floats)
 
     def _losses(self, path: Path) -> np.ndarray:
-        """Return the mean loss of each window, in nats per token. Losses of the same file are read from the log."""
-        status, log = path.stat(), self.work / "gguf.jsonl"
-        same = {"file": path.name, "made": status.st_mtime_ns, "windows": self.args.windows}
-        for line in map(json.loads, log.read_text().splitlines() if log.is_file() else ()):
-            if same.items() <= line.items():
-                return np.array(line["losses"])
-        found = llamacpp.losses(path, self.tokens, self.args.windows, self.args.threads)
-        with log.open("a") as file:
-            file.write(json.dumps({**same, "losses": found.tolist()}) + "\n")
-        return found
+        """Return the mean loss of each window, in nats per token."""
+        return llamacpp.losses(path, self.tokens, self.args.windows, self.args.threads)
 
     def row(self, kind: str) -> Row:
-        """Measure a type, given as TYPE or auto:SIZE.
+        """Measure a type.
 
         `gap` is the increase in mean log-perplexity, in nats per token. `sure` says whether ours is better in 90 % of
         draws of windows.
         """
-        kind, _, size = kind.partition(":")
-        name = row_name(kind, size, self.args.bound)
+        name = row_name(kind, self.args.bound)
         ours = self.work / f"ours-{name}.gguf"
         if not ours.is_file():
-            self._make(ours, kind, int(size) if size else None)
+            given = {"calibration": self.calibration, "samples": self.args.samples, "bound": self.args.bound}
+            squeeze.quantize(self.original, out=ours, format="gguf", type=kind, **given)
         types, mine = types_of(ours), self._losses(ours) - self.before
-        row = {"type": with_adapter_suffix(name, self.args.adapted), "samples": self.args.samples, "windows": len(mine)}
+        row = {"type": name + "-adapted" * self.args.adapted, "samples": self.args.samples, "windows": len(mine)}
         row |= {"bytes": ours.stat().st_size, "gap": float(mine.mean())}
-        if size:
-            return row
         theirs = self._rival(kind, types)
         row |= {"imatrix": float(theirs.mean()), "of imatrix": float(mine.mean() / theirs.mean())}
         return row | {"sure": is_better(theirs - mine), "matrices": share_of_type(types, kind)}
-
-    def _make(self, path: Path, kind: str, size: int | None) -> None:
-        given = {"calibration": self.calibration, "samples": self.args.samples, "bound": self.args.bound}
-        given |= {"target_bytes": size} if size else {}
-        squeeze.quantize(self.original, out=path, format="gguf", type=kind, **given)
 
     def _rival(self, kind: str, types: dict[str, int]) -> np.ndarray:
         """Return the gap per window of llama.cpp's file with the same types."""
@@ -160,7 +138,7 @@ MEASURE = Measure(
     options=(
         WORK,
         ADAPTED,
-        option("--types", default=_TYPES, help=f"types, or auto:SIZE for the best of a file size, default: {_TYPES}"),
+        option("--types", default=_TYPES, help=f"types, separated by commas, default: {_TYPES}"),
         option("--bound", type=float, help="limit of a token's weight, as multiple of the median, default: 4 for q3_k"),
         option("--samples", type=int, default=24, help="sequences of 512 tokens to calibrate on, default: 24"),
         option("--windows", type=int, default=8, help="windows of 1,024 tokens to evaluate on, default: 8"),

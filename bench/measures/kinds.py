@@ -22,7 +22,6 @@ from bench.measure import Measure, Row, option
 from bench.measures.sizes import choose_tools
 from bench.shared.texts import find_file
 from bench.tables import Column, Listing, sums
-from squeeze.errors import SqueezeError
 
 _OURS = ("squeeze -3", "squeeze -6")
 _PAQ8PX = "paq8px -8"
@@ -62,7 +61,10 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
             path.write_bytes(data)
             for tool in tools:
                 row[tool.name], *_ = tool.run(path)
-            yield row | paq8px(path) | specialist(kind, name, path)
+            if shutil.which("paq8px") and len(data) <= _SLOW:
+                subprocess.run(["paq8px", "-8", path, f"{path}.paq"], check=True, capture_output=True)
+                row[_PAQ8PX] = Path(f"{path}.paq").stat().st_size
+            yield row | specialist(kind, name, path)
 
 
 def files() -> Iterator[tuple[str, str, bytes]]:
@@ -92,41 +94,26 @@ def pixels(path: Path) -> bytes:
     return out.getvalue()
 
 
-def arrays() -> dict[str, np.ndarray]:
+def arrays(count: int = _COUNT, seed: int = 1) -> dict[str, np.ndarray]:
     """Return arrays of each kind; names end with the type of their numbers."""
-    random = np.random.default_rng(1)
-    steps = random.normal(0, 1, (_COUNT, 3))
+    random = np.random.default_rng(seed)
+    steps = random.normal(0, 1, (count, 3))
     return {
-        "sorted keys, uint32": np.sort(random.integers(0, 1 << 32, _COUNT)).astype("<u4"),
-        "times, int64": 1_700_000_000_000 + np.cumsum(random.integers(900, 1100, _COUNT)),
-        "ramp with noise, int16": (np.arange(_COUNT) * 3 + random.integers(0, 9, _COUNT)).astype("<i2"),
+        "sorted keys, uint32": np.sort(random.integers(0, 1 << 32, count)).astype("<u4"),
+        "times, int64": 1_700_000_000_000 + np.cumsum(random.integers(900, 1100, count)),
+        "ramp with noise, int16": (np.arange(count) * 3 + random.integers(0, 9, count)).astype("<i2"),
         "walk, float64": 1000 + np.cumsum(steps[:, 0]),
         "prices, float64": np.round(100 + np.cumsum(steps[:, 0]) / 20, 2),
         "points, float32": (50 + np.cumsum(steps, 0) / 100).astype("<f4"),
-        "waves, float64": 3 + np.sin(np.arange(_COUNT) / 50) + steps[:, 0] / 1000,
+        "waves, float64": 3 + np.sin(np.arange(count) / 50) + steps[:, 0] / 1000,
     }
 
 
-def paq8px(path: Path) -> Row:
-    """Return the bytes of paq8px, if it is installed and the file is not too large for it."""
-    if not shutil.which("paq8px") or path.stat().st_size > _SLOW:
-        return {}
-    coded = path.with_name("coded")
-    subprocess.run(["paq8px", "-8", path, coded], check=True, capture_output=True)
-    return {_PAQ8PX: coded.stat().st_size}
-
-
 def specialist(kind: str, name: str, path: Path) -> Row:
-    """Return name and bytes of the compressor for a kind of file, empty without one.
-
-    Args:
-        kind: kind of the file
-        name: name of the file, which ends with the type of an array's numbers
-        path: a file of this content
-    """
-    label, program, coded = _SPECIALISTS.get(kind, ("", "", None))
-    if coded is None:
+    """Return name and bytes of the compressor for a kind of file, empty without one. An array's name has its type."""
+    if kind not in _SPECIALISTS:
         return {}
+    label, program, coded = _SPECIALISTS[kind]
     if not shutil.which(program) and importlib.util.find_spec(program) is None:
         print(f"Note: {label} is not installed; skipped", file=sys.stderr)
         return {}
@@ -134,10 +121,7 @@ def specialist(kind: str, name: str, path: Path) -> Row:
 
 
 def _command(words: Sequence[str], _: str, path: Path) -> int:
-    done = subprocess.run([*words, str(path)], check=False, capture_output=True)
-    if done.returncode:
-        raise SqueezeError(f"{words[0]} exited with {done.returncode}: {done.stderr.decode(errors='replace')}")
-    return len(done.stdout)
+    return len(subprocess.run([*words, path], check=True, stdout=subprocess.PIPE).stdout)
 
 
 def _lepton(_: str, path: Path) -> int:

@@ -9,13 +9,14 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from bench.measure import Measure, Row, option
+from bench.measure import Measure, Row, in_turns, option
 from bench.shared.llamacpp import opened
-from bench.shared.texts import read
+from bench.shared.texts import find_file
 from bench.tables import Column, Listing
 from squeeze.codecs.stream import levels
 from squeeze.codecs.tokenwise import lanes
@@ -23,35 +24,30 @@ from squeeze.lm import models
 
 DECODED_LANES = (32, 16, 1)
 BASE = "llama.cpp, one token at a time"
+_TEXT, _ENCODED, _DECODED = Path("enwik8.1m"), 100_000, 40_000  # bytes; one lane decodes a 16th
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     if (load := os.getloadavg()[0]) > 0.5:
         print(f"Note: other work (load {load:.1f}) slows llama.cpp most: its threads spin", file=sys.stderr)
-    medians = measure(runs(options), options.repeat)
+    speeds = in_turns({name: partial(speed, run) for name, run in runs(options).items()}, options.repeat)
+    medians = {name: statistics.median(values) for name, values in speeds.items()}
     for name, value in medians.items():
         row = {"what": name, "tokens_per_second": round(value, 1), "ratio": round(value / medians[BASE], 3)}
         yield row | {"threads": options.threads}
 
 
-def measure(tasks: dict[str, Callable[[], int]], repeat: int) -> dict[str, float]:
-    """Return tokens per second of each run, after one warm-up that compiles."""
-    tasks[next(reversed(tasks))]()
-    speeds: dict[str, list[float]] = {name: [] for name in tasks}
-    for _ in range(repeat):
-        for name, run in tasks.items():
-            start = time.perf_counter()
-            count = run()
-            speeds[name].append(count / (time.perf_counter() - start))
-    return {name: statistics.median(values) for name, values in speeds.items()}
+def speed(run: Callable[[], int]) -> float:
+    start = time.perf_counter()
+    return run() / (time.perf_counter() - start)
 
 
 def runs(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
     """Return the functions that are timed, by name. Each returns the number of tokens it processed."""
-    model, threads = models.find(options.model).network, options.threads
-    data = read(options.file, "enwik8.1m", options.bytes)
+    model, threads = models.find(None).network, options.threads
+    data = find_file(_TEXT).read_bytes()[:_ENCODED]
     entries = model.encode(data)
-    found = llama_cpp_runs(options, model.leaves[np.maximum(entries, 0)].tolist())
+    found = llama_cpp_runs(threads, model.leaves[np.maximum(entries, 0)].tolist())
     preset = levels.LEVELS[8].text.preset(len(data), model.context, None, None)
 
     def encode() -> int:
@@ -59,7 +55,7 @@ def runs(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
         return entries.size
 
     def decoding(count: int) -> Callable[[], int]:
-        part = data[: options.decoded // (16 if count == 1 else 1)]
+        part = data[: _DECODED // (16 if count == 1 else 1)]
         preset = levels.LEVELS[8].text.preset(len(part), model.context, count, None)
         coded = lanes.encode(part, model, preset, threads)
         assert coded
@@ -78,9 +74,10 @@ def runs(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
     return found
 
 
-def llama_cpp_runs(options: argparse.Namespace, tokens: list[int]) -> dict[str, Callable[[], int]]:
+def llama_cpp_runs(threads: int, tokens: list[int]) -> dict[str, Callable[[], int]]:
     """Return the functions that run llama.cpp on the same weights, by name."""
-    path, threads = options.model or models.bundled_path(), options.threads
+    path = models.bundled_path()
+    assert path is not None, models.HELP
     network = opened(path, 1024, threads, n_batch=512)
 
     def singly() -> int:
@@ -100,15 +97,11 @@ def llama_cpp_runs(options: argparse.Namespace, tokens: list[int]) -> dict[str, 
 MEASURE = Measure(
     rows,
     key=("what",),
-    needs=("a corpus", "llama_cpp_python"),
+    needs=("a corpus", "the bundled model", "llama_cpp_python"),
     rivals=("llama_cpp_python",),
     time=12,
     options=(
-        option("file", nargs="?", type=Path, help="text to compress, default: enwik8.1m of the corpus"),
-        option("--model", type=Path, help=".gguf file, default: the bundled model"),
         option("--threads", type=int, default=2, help="threads, default: 2"),
-        option("--bytes", type=int, default=100_000, help="bytes to encode, default: 100000"),
-        option("--decoded", type=int, default=40_000, help="bytes to decode (one lane: a 16th), default: 40000"),
         option("--repeat", type=int, default=3, help="runs of each, default: 3"),
     ),
     tables={

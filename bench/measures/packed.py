@@ -8,6 +8,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import squeeze
-from bench.measure import Measure, Row, option
+from bench.measure import Measure, Row, in_turns, option
 from bench.tables import Column, Listing
 from squeeze.integrations.load_model import load_model
 
@@ -30,11 +31,8 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="squeeze-bench-") as name:
         models, sizes = _models(Path(name))
-        times: dict[str, list[float]] = {case: [] for case in models}
-        for _ in range(arguments.runs + 1):  # the first one is a warm-up
-            for case, model in models.items():
-                times[case].append(_seconds(model, _TOKENS))
-        medians = {case: median(kept[1:]) for case, kept in times.items()}
+        times = in_turns({case: partial(_seconds, model, _TOKENS) for case, model in models.items()}, arguments.runs)
+        medians = {case: median(kept) for case, kept in times.items()}
         for case, seconds in medians.items():
             found: Row = {"weights": case, "bytes": sizes[case], "ms a token": 1000 * seconds}
             yield found | {"of bf16": round(medians[_DENSE] / seconds, 3)}
@@ -47,15 +45,15 @@ def _models(root: Path) -> tuple[dict[str, Any], dict[str, int]]:
     config = LlamaConfig(vocab_size=_VOCABULARY, **sizes, **heads)
     LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(root / _DENSE)
     models: dict[str, Any] = {_DENSE: load_model(root / _DENSE, torch.bfloat16)}
-    folders = {_DENSE: _DENSE}
+    bytes_of = {_DENSE: (root / _DENSE / "model.safetensors").stat().st_size}
     for level in ("runtime", "fast"):
         squeeze.pack(root / _DENSE, root / level, level=level)
         for product in ("exact", "fused"):
             models[f"{level}, {product}"] = load_model(root / level, torch.bfloat16, product=product)
-            folders[f"{level}, {product}"] = level
+            bytes_of[f"{level}, {product}"] = (root / level / "model.safetensors").stat().st_size
         if not torch.equal(_logits(models[f"{level}, exact"]), _logits(models[_DENSE])):
             raise SystemExit(f"Error: level {level} has other logits than the dense model")
-    return models, {case: (root / folder / "model.safetensors").stat().st_size for case, folder in folders.items()}
+    return models, bytes_of
 
 
 @torch.no_grad()

@@ -6,19 +6,16 @@ small_models.py. Bits are those of the blocks' matrices as stored; bytes are tho
 The recovered row is the permuted one after some minutes of training.
 """
 
-import argparse
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import squeeze
 from bench.measure import Row, minutes, option
 from bench.shared import small_models
 from bench.shared.small_models import Bench, compared_with_base
 from bench.tables import Column, Listing, percent
-from squeeze.engine.report import Report
 from squeeze.prune.scores import Magnitude, Wanda
 from squeeze.prune.slim import SLiM
 from squeeze.prune.sparsegpt import SparseGPT
@@ -30,11 +27,6 @@ PERMUTED = {"permute": True}
 INT4 = GPTQ(bits=4, group_size=128)
 BASE = "sparsegpt-textbook"  # whose gap the others' are compared with
 _SAME_FORM = re.compile(r"(magnitude|wanda|sparsegpt).*")  # 2:4 in bf16
-
-
-def rows(options: argparse.Namespace) -> Iterator[Row]:
-    bench = Bench(options, "prune")
-    yield from bench.run(methods(), lambda name: measure(bench, name))
 
 
 def methods() -> dict[str, tuple]:
@@ -52,20 +44,18 @@ def methods() -> dict[str, tuple]:
     }
 
 
-def compress(bench: Bench, name: str, shared: dict[str, Any]) -> Report:
-    method, options = methods()[name]
-    if isinstance(method, GPTQ):
-        return squeeze.quantize(bench.original, method, format="squeeze", **shared, **options)
-    report = prune(bench.original, method, **shared, **options)
-    if name == "sparsegpt-recovered":
-        more = {"calibration": bench.calibration, "samples": bench.args.recovery_samples}
-        report = recovered(bench.original, shared["out"], minutes=bench.args.recover, **more)
-    return report
-
-
 def measure(bench: Bench, name: str) -> Row:
+    method, options = methods()[name]
+
     def make(out: Path) -> Row:
-        report = compress(bench, name, bench.given(out))
+        given = bench.given(out) | options
+        if isinstance(method, GPTQ):
+            report = squeeze.quantize(bench.original, method, format="squeeze", **given)
+        else:
+            report = prune(bench.original, method, **given)
+        if name == "sparsegpt-recovered":
+            more = {"calibration": bench.calibration, "samples": bench.args.recovery_samples}
+            report = recovered(bench.original, out, minutes=bench.args.recover, **more)
         coded = squeeze.pack(out, bench.work / "packed", threads=bench.args.threads, overwrite=True).coded
         shutil.rmtree(bench.work / "packed")
         known = {"bits": report.bits_per_weight, "sparsity": report.sparsity, "bytes": coded}
@@ -79,19 +69,19 @@ def compared_with_textbook(rows: Sequence[Row]) -> list[Row]:
 
 
 MEASURE = small_models.measure(
-    rows,
-    {
-        "prune": Listing(
-            Column("row", "name"),
-            Column("packed, MB", lambda row: row["bytes"] / 1e6, ".1f"),
-            Column("bits a weight, stored", "bits", ".3f"),
-            Column("zeros", percent("sparsity", 0)),
-            Column("gap", "gap", ".3f"),
-            Column("share of textbook SparseGPT's", percent("of base", 0)),
-            order=lambda row: -row["bytes"],
-            prepare=compared_with_textbook,
-        )
-    },
+    "prune",
+    methods,
+    measure,
+    Listing(
+        Column("row", "name"),
+        Column("packed, MB", lambda row: row["bytes"] / 1e6, ".1f"),
+        Column("bits a weight, stored", "bits", ".3f"),
+        Column("zeros", percent("sparsity", 0)),
+        Column("gap", "gap", ".3f"),
+        Column("share of textbook SparseGPT's", percent("of base", 0)),
+        order=lambda row: -row["bytes"],
+        prepare=compared_with_textbook,
+    ),
     24,
     option("--recover", type=minutes, default=8, metavar="MINUTES", help="minutes of retraining, default: 8"),
     option("--recovery-samples", type=int, default=400, help="sequences to retrain on, default: 400"),

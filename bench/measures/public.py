@@ -1,18 +1,16 @@
 """Compare widely used compressors with every level of squeeze, on a text, JSON and a program.
 
-Each tool runs as a whole process on one thread, start-up included. It must restore the bytes; those of a small file
-also with two OpenMP threads. Seconds are CPU time, so that other load on the machine matters little. Memory is the peak
-of a process. Runs of squeeze have --no-verify, as the others do not verify either.
+Each tool runs as a whole process on one thread, start-up included, and must restore the bytes. Seconds are CPU time, so
+that other load on the machine matters little. Memory is the peak of a process. Runs of squeeze have --no-verify, as the
+others do not verify either.
 A stopped run continues: tools that the record of this commit has are left out.
 """
 
 import argparse
 import os
-import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -37,9 +35,7 @@ FAST = {f"squeeze -{level}": ours(level) for level in range(1, 7)} | {
 }
 SLOW = {f"squeeze -{level}": ours(level) for level in range(7, 10)} | {
     "paq8px": Rival(("paq8px",), "paq8px -8", "-8 raw coded", "-d coded out/raw", to_stdout=False),
-    "cmix": Rival(("cmix",), "cmix", "-c raw coded", "-d coded out/raw", to_stdout=False),
 }
-_SMALL = 200_000  # bytes that are restored twice
 _FILES = {"text": ("text", "enwik8.1m"), "JSON": ("text", "twitter.json"), "program": ("binary", "bash.elf")}
 
 
@@ -47,15 +43,14 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     """Yield the bits per byte of each file by a tool, and the costs of the text. Slow tools have the text alone."""
     known = {row["tool"] for row in records.current("public", options.results)}
     corpus = Path(os.environ["SQUEEZE_CORPUS"])
-    contents = {kind: corpus.joinpath(*path).read_bytes() for kind, path in _FILES.items()}
     rivals = [rival for name, rival in (FAST | SLOW).items() if name not in options.without.split(",")]
     for rival, program in installed(rival for rival in rivals if rival.label not in known):
         row: Row = {"tool": rival.label}
         for kind in ("text",) if rival in SLOW.values() else _FILES:
-            data = contents[kind]
-            found = measured(data, rival, program)
-            row[kind] = "lost" if "lost" in found else round(8 * found["bytes"] / len(data), 6)
-            row |= {"raw": len(data), **found} if kind == "text" else {}
+            path = corpus.joinpath(*_FILES[kind])
+            found, raw = measured(path, rival, program), path.stat().st_size
+            row[kind] = "lost" if "lost" in found else round(8 * found["bytes"] / raw, 6)
+            row |= {"raw": raw, **found} if kind == "text" else {}
         yield row
 
 
@@ -69,38 +64,16 @@ def installed(rivals: Iterable[Rival]) -> Iterator[tuple[Rival, str]]:
             print(f"Note: {rival.label} is not installed; skipped", file=sys.stderr)
 
 
-def measured(content: bytes, rival: Rival, program: str) -> Row:
+def measured(path: Path, rival: Rival, program: str) -> Row:
     """Return bytes, seconds and memory of compression and decompression. `lost` describes a round trip that failed."""
     try:
-        trips = [_round_trip(content, rival, program, setting) for setting in rival.settings]
+        size, *costs = benchmark.round_trip(rival, program, path, _cost)
     except SqueezeError as error:
         return {"lost": str(error)}
-    size, costs = min(trips)
     found: Row = {"bytes": size}
     for name, (seconds, memory) in zip(("compress", "decompress"), costs, strict=True):
         found |= {f"{name} s": round(seconds, 3), f"{name} MB": round(memory, 1)}
     return found
-
-
-Cost = tuple[float, float]  # seconds of the processor, and megabytes
-
-
-def _round_trip(content: bytes, rival: Rival, program: str, setting: str) -> tuple[int, tuple[Cost, Cost]]:
-    with tempfile.TemporaryDirectory(prefix="squeeze-bench-") as name:
-        folder = Path(name)
-        (folder / "raw").write_bytes(content)
-        (folder / "out").mkdir()
-        pack = [program, *shlex.split(rival.pack.format(setting=setting))]
-        packing = _cost(pack, folder, folder / "coded" if rival.to_stdout else None)
-        (folder / "raw").unlink()
-        restored, coded = folder / "out" / "raw", next(folder.glob("coded*"))
-        unpack = [program, *shlex.split(rival.unpack)]
-        for threads in (2, 1) if len(content) < _SMALL else (1,):
-            restored.unlink(missing_ok=True)
-            unpacking = _cost(unpack, folder, restored if rival.to_stdout else None, threads)
-            if not restored.is_file() or restored.read_bytes() != content:
-                raise SqueezeError(f"other bytes came back with {threads} thread{'s' * (threads > 1)}")
-        return coded.stat().st_size, (packing, unpacking)
 
 
 # Of a process that a small one starts: a fork of this one would have its memory for the most that it held.
@@ -113,8 +86,9 @@ with open(sys.argv[1], "w") as report:
 """
 
 
-def _cost(command: list[str], folder: Path, output: Path | None, threads: int = 1) -> Cost:
-    environment, report = os.environ | {"OMP_NUM_THREADS": str(threads)}, folder / "report"
+def _cost(command: list[str], folder: Path, output: Path | None) -> tuple[float, float]:
+    """Run a command, and return the seconds of the processor and the megabytes of memory."""
+    environment, report = os.environ | {"OMP_NUM_THREADS": "1"}, folder / "report"
     with (output or folder / "ignored").open("wb") as sink:
         starting = [sys.executable, "-I", "-S", "-c", _STARTER, report.name, *command]
         subprocess.run(starting, cwd=folder, env=environment, stdout=sink, check=True)
@@ -124,9 +98,8 @@ def _cost(command: list[str], folder: Path, output: Path | None, threads: int = 
     return float(seconds), int(kilobytes) / 1024
 
 
-_NEURAL = ("cmix", "paq8px -8", "lpaq1 9", "zpaq -m5")
-_TOOLS = (*("zstd -19 long", "bzip2 -9", "brotli -q 11", "xz -9e", "7z PPMd best"), *_NEURAL[::-1])
-_ORDER = (*_TOOLS, *(f"squeeze -{level}" for level in range(1, 10)))
+_OTHERS = (*("zstd -19 long", "bzip2 -9", "brotli -q 11", "xz -9e", "7z PPMd best"), "zpaq -m5", "lpaq1 9", "paq8px -8")
+_ORDER = (*_OTHERS, *(f"squeeze -{level}" for level in range(1, 10)))
 _LEVELS = {  # the models of a level, and what it is for
     1: ("context mixing, few contexts", "large files"),
     2: ("context mixing, more contexts", "large files"),
@@ -138,10 +111,6 @@ _LEVELS = {  # the models of a level, and what it is for
     8: ("text: a language model, window of 1,024 tokens", "English text"),
     9: ("text: a language model, window of 4,096 tokens", "English text"),
 }
-
-
-def _order(row: Row) -> int:
-    return _ORDER.index(row["tool"])
 
 
 def _bits(kind: str) -> Column:
@@ -203,14 +172,14 @@ MEASURE = Measure(
     time=75,
     options=(option("--without", default="", help="tools to skip, separated by commas"),),
     tables={
-        "public": Listing(Column("tool", "tool"), *map(_bits, _FILES), order=_order),
+        "public": Listing(Column("tool", "tool"), *map(_bits, _FILES), order=lambda row: _ORDER.index(row["tool"])),
         "public-costs": Listing(
             Column("tool", "tool"),
             Column("bits per byte", "text", ".3f"),
             *(_rate("compress"), _rate("decompress")),
             *(Column(f"{way}ion, MB of memory", f"{way} MB", ",.0f") for way in ("compress", "decompress")),
             where=_has_costs,
-            order=_order,
+            order=lambda row: _ORDER.index(row["tool"]),
         ),
         "levels": Listing(
             Column("level", lambda row: f"-{_level(row)}"),

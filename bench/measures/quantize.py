@@ -5,9 +5,7 @@ small_models.py. `base` names the row of rounding to nearest (whole ranges, no c
 symmetry, or the row itself. A stopped run continues with its last block; `seconds` are those of its last part.
 """
 
-import argparse
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import squeeze
@@ -20,11 +18,6 @@ from squeeze.quant.rtn import RTN
 from squeeze.quant.trellis.method import Trellis
 
 GROUP = 64
-
-
-def rows(options: argparse.Namespace) -> Iterator[Row]:
-    bench = Bench(options, "quantize")
-    yield from bench.run(recipes(), lambda name: measure(bench, name))
 
 
 def recipes() -> dict[str, tuple]:
@@ -72,16 +65,16 @@ def measure(bench: Bench, name: str) -> Row:
 
 
 MEASURE = small_models.measure(
-    rows,
-    {
-        "quantize": Listing(
-            Column("row", "name"),
-            Column("sequences", "samples"),
-            Column("bits a weight", "bits", ".3f"),
-            Column("gap", "gap", ".3f"),
-            Column("share of rounding's gap", percent("of base", 0)),
-            prepare=compared_with_base,
-        )
-    },
+    "quantize",
+    recipes,
+    measure,
+    Listing(
+        Column("row", "name"),
+        Column("sequences", "samples"),
+        Column("bits a weight", "bits", ".3f"),
+        Column("gap", "gap", ".3f"),
+        Column("share of rounding's gap", percent("of base", 0)),
+        prepare=compared_with_base,
+    ),
     samples=24,
 )

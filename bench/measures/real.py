@@ -7,13 +7,13 @@ continues: files that the record of this commit has are left out.
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from bench import records
 from bench.measure import Measure, Row, option
 from bench.measures.public import SLOW, installed, measured, ours
-from bench.tables import Column, Listing, sums
+from bench.tables import Column, Listing, with_total
 from squeeze.recipes.measure.benchmark import RIVALS, Rival
 
 _ZSTD = Rival(("zstd",), "zstd -19 --long=31", "-q -19 --long=31 --single-thread -c raw", "-q --long=31 -dc coded")
@@ -29,10 +29,9 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     known = {row["file"] for row in records.current("real", options.results)}
     for path in files():
         if options.only in path.name and path.name not in known:
-            data = path.read_bytes()
-            row: Row = {"file": path.name, "raw": len(data)}
-            for tool, program in installed(_TOOLS if len(data) <= _MOST else _TOOLS[: -len(_SLOW)]):
-                cost = measured(data, tool, program)
+            row: Row = {"file": path.name, "raw": path.stat().st_size}
+            for tool, program in installed(_TOOLS if row["raw"] <= _MOST else _TOOLS[: -len(_SLOW)]):
+                cost = measured(path, tool, program)
                 row |= {f"{tool.label} lost": cost["lost"]} if "lost" in cost else {tool.label: cost["bytes"]}
             yield row
 
@@ -42,10 +41,6 @@ def files() -> list[Path]:
     found = sorted(Path(os.environ["SQUEEZE_CORPUS"], "real").iterdir(), key=lambda path: path.stat().st_size)
     smallest = {path.suffix: path for path in reversed(found)}
     return [smallest[kind] for kind in _KINDS if kind in smallest]
-
-
-def with_total(rows: Sequence[Row]) -> list[Row]:
-    return [*rows, {"file": "all"} | sums(rows)]
 
 
 def _share(one: str, other: str) -> Column:

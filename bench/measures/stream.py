@@ -56,8 +56,7 @@ def _measured(weights: Weights, step: Callable[[], None]) -> Row:
     copies = {name: torch.zeros_like(tensor) for name, tensor in weights.items()}
     stream = Stream(weights, threads=1)
     receiver = Receiver(copies, threads=1)
-    snapshot = stream.snapshot()
-    receiver.apply(snapshot)
+    receiver.apply(stream.snapshot())
     target = {name: torch.empty_like(tensor) for name, tensor in weights.items()}
     found: list[tuple[float, ...]] = []
     for _ in range(_STEPS + 1):
@@ -72,26 +71,13 @@ def _measured(weights: Weights, step: Callable[[], None]) -> Row:
         times.append(time.perf_counter())
         receiver.apply(message)
         times.append(time.perf_counter())
-        if not all(_same(copies[name], tensor) for name, tensor in weights.items()):
+        if not all(torch.equal(copies[name].view(torch.int16), t.view(torch.int16)) for name, t in weights.items()):
             raise SystemExit("Error: the receiver has other weights")
         found.append((changed, len(message), *(end - start for start, end in pairwise(times))))
     changed, size, copied, encoded, applied = (statistics.median(column) for column in zip(*found[1:], strict=True))
     values = sum(tensor.numel() for tensor in weights.values())
-    return {
-        "values": values,
-        "changed": changed / values,
-        "message": int(size),
-        "of bf16": size / stream.size,
-        "snapshot": len(snapshot) / stream.size,
-        "memcpy": copied,
-        "encode": encoded,
-        "apply": applied,
-        "of memcpy": (encoded + applied) / copied,
-    }
-
-
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return torch.equal(one.view(torch.int16), other.view(torch.int16))
+    row: Row = {"values": values, "changed": changed / values, "message": int(size)}
+    return row | {"of bf16": size / stream.size, "of memcpy": (encoded + applied) / copied}
 
 
 MEASURE = Measure(

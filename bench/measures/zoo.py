@@ -11,11 +11,12 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 
 from bench import records
 from bench.measure import Measure, Row, option
-from bench.tables import Column, Listing, markdown
+from bench.tables import Column, Listing
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub is imported
 CELLS = (
@@ -36,9 +37,10 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     quiet()
     faults = 0
     done = {row["architecture"] for row in records.current("zoo", options.results)}
-    for name in options.architectures or sorted({*zoo.architectures()} - {*zoo.UNMADE} - done):
+    known = {*zoo.UNMADE} if options.all else {*zoo.UNMADE, *done}
+    for name in options.architectures or sorted({*zoo.architectures()} - known):
         with tempfile.TemporaryDirectory(dir=options.work) as work:
-            row = {"architecture": name, **dict(outcomes(name, Path(work)))}
+            row = {"architecture": name} | {cell: plainer(said) for cell, said in outcomes(name, Path(work))}
         faults += sum(str(cell).startswith("fault") for cell in row.values())
         yield row
     if faults:
@@ -54,21 +56,21 @@ _PLAINER = (
 )
 
 
-def _reason(cell: str) -> str:
-    """Return why a cell is refused, without names that are specific to one model; empty if it is not refused."""
+def plainer(cell: str) -> str:
+    """Return a cell in which the reason of a refusal has no names that are specific to one model."""
     if not cell.startswith(_REFUSED):
-        return ""
+        return cell
     reason = cell.removeprefix(_REFUSED)
-    for pattern, plainer in _PLAINER:
-        reason = re.sub(pattern, plainer, reason)
-    return reason
+    for pattern, words in _PLAINER:
+        reason = re.sub(pattern, words, reason)
+    return _REFUSED + reason
 
 
 def _reasons(rows: Iterable[Row]) -> dict[str, int]:
-    """Return the number of each reason, in the order of the table."""
-    ordered = sorted(rows, key=_name)
-    found = (_reason(row[cell]) for row in ordered for cell in CELLS)
-    return {reason: number for number, reason in enumerate(dict.fromkeys(filter(None, found)), 1)}
+    """Return the number of each refusal, in the order of the table."""
+    ordered = sorted(rows, key=itemgetter("architecture"))
+    found = (row[cell] for row in ordered for cell in CELLS if row[cell].startswith(_REFUSED))
+    return {refusal: number for number, refusal in enumerate(dict.fromkeys(found), 1)}
 
 
 def _marked(rows: Sequence[Row]) -> list[Row]:
@@ -79,37 +81,30 @@ def _marked(rows: Sequence[Row]) -> list[Row]:
 
 def _mark(cell: str, numbers: Mapping[str, int]) -> str:
     kind, _, remark = cell.partition(": ")
-    return {"works": "yes*" if remark else "yes", "refused": f"no ({numbers.get(_reason(cell))})"}.get(kind, kind)
+    return {"works": "yes*" if remark else "yes", "refused": f"no ({numbers.get(cell)})"}.get(kind, kind)
 
 
-def _name(row: Row) -> str:
-    return str(row["architecture"])
-
-
-class Reasons:
-    """A table with a line for each reason of a refusal, by its number in the table of architectures."""
-
-    def chosen(self, rows: Sequence[Row]) -> list[Row]:
-        return list(rows)
-
-    def lines(self, rows: Sequence[Row]) -> list[str]:
-        return markdown(["", "why not"], [[str(number), reason] for reason, number in _reasons(rows).items()])
+def _refusals(rows: Sequence[Row]) -> list[Row]:
+    """Return a row for each reason of a refusal, with its number in the table of architectures."""
+    return [{"number": number, "reason": cell.removeprefix(_REFUSED)} for cell, number in _reasons(rows).items()]
 
 
 MEASURE = Measure(
     rows,
     key=("architecture",),
+    together="architecture",
     time=45,
     options=(
         option("architectures", nargs="*", help="architectures to test, default: all without a row of this commit"),
+        option("--all", action="store_true", help="also test architectures with a row of this commit"),
         option("--work", type=Path, help="folder for models, default: a temporary one"),
     ),
     tables={
         "architectures": Listing(
             *(Column(name, name) for name in ("architecture", *CELLS)),
-            order=_name,
+            order=itemgetter("architecture"),
             prepare=_marked,
         ),
-        "architectures-refused": Reasons(),
+        "architectures-refused": Listing(Column("", "number"), Column("why not", "reason"), prepare=_refusals),
     },
 )

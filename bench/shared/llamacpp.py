@@ -26,7 +26,7 @@ def quantise(
 
     Args:
         source: GGUF file of floats
-        path: new GGUF file
+        target: new GGUF file
         kind: type of the matrices
         outer: number of the type of embedding and head
         importance: importance matrix, float32 [I] by tensor name; empty for rounding without
@@ -64,7 +64,7 @@ def losses(model: Path, tokens: torch.Tensor, windows: int, threads: int, window
     """Return the mean negative log-likelihood of each window's tokens except the first, in nats.
 
     Args:
-        path: GGUF file
+        model: GGUF file
         tokens: token ids
         windows: number of windows
         threads: number of threads

@@ -1,12 +1,11 @@
 """Options, original model, texts and row log that the benchmarks of smaller models share.
 
 The original is the bundled SmolLM2-135M in bf16, in WORK/original. Its weights are on a 4-bit grid that a method can
-find again. With the adapter of levels 7 to 9 (WORK/adapted/original) they are on no grid. Every finished row is added
-to NAME.jsonl there, so a stopped run continues.
+find again. With the adapter of levels 7 to 9 (WORK/adapted/original) they are on no grid. A stopped run continues: rows
+that the record of this commit has are left out.
 """
 
 import argparse
-import json
 import math
 import os
 import shutil
@@ -20,8 +19,9 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from bench import records
 from bench.measure import Measure, Row, option
-from bench.tables import Table
+from bench.tables import Listing
 from squeeze.checkpoint.text import read_tokens
 from squeeze.engine.quality import evaluate
 from squeeze.engine.report import Quality
@@ -30,9 +30,8 @@ from squeeze.integrations.load_model import load_model
 from squeeze.lm import adapter, models
 from squeeze.lm.sources import INNER, OUTER
 
-Rows = Callable[[argparse.Namespace], Iterator[Row]]
 CORES = len(os.sched_getaffinity(0))
-WORK = option("work", type=Path, help="folder for the model, its results and the row log")
+WORK = option("work", type=Path, help="folder for the model and its results")
 ADAPTED = option("--adapted", action="store_true", help="use the model with its adapter, whose weights are on no grid")
 
 
@@ -49,47 +48,64 @@ def options(samples: int) -> tuple[tuple[str, Mapping[str, Any]], ...]:
     )
 
 
-def measure(rows: Rows, table: dict[str, Table], samples: int, *others: tuple[str, Mapping[str, Any]]) -> Measure:
+def measure(
+    name: str,
+    rows: Callable[[], Iterable[str]],
+    row_of: "Callable[[Bench, str], Row]",
+    table: Listing,
+    samples: int,
+    *others: tuple[str, Mapping[str, Any]],
+) -> Measure:
     """Return a benchmark of the bundled model.
 
     Args:
-        rows: function that yields the rows
-        table: its table, by name
+        name: its name, and that of its table
+        rows: function that returns the names of its rows
+        row_of: function that measures a row
+        table: its table
         samples: sequences to calibrate on by default
         others: further options
     """
-    needs = ("a corpus", "the bundled model")
-    return Measure(
-        rows, ("name", "samples", "windows"), options=(*options(samples), *others), needs=needs, time=25, tables=table
-    )
+
+    def measured(given: argparse.Namespace) -> Iterator[Row]:
+        bench = Bench(given, name)
+        return bench.run(rows(), lambda row: row_of(bench, row))
+
+    needs, key = ("a corpus", "the bundled model"), ("name", "samples", "windows")
+    given = *options(samples), *others
+    return Measure(measured, key, options=given, needs=needs, time=25, tables={name: table})
 
 
 class Bench:
-    """The model, texts and finished rows of a run.
+    """The model and texts of a run, and the names of the rows that are known.
 
     Args:
         args: values of the options
-        name: name of the row log
+        name: name of the benchmark
     """
 
     def __init__(self, args: argparse.Namespace, name: str) -> None:
         torch.set_num_threads(args.threads)
-        self.args, self.work = args, args.work
-        self.texts = Path(os.environ["SQUEEZE_CORPUS"]) / "text"
-        self.calibration, self.text = self.texts / "wiki.calibration.raw", self.texts / "wiki.eval.raw"
-        self.original, self.log = original(args.work, adapted=False), self.work / f"{name}.jsonl"
+        self.args, self.work, self.original = args, args.work, original(args.work, adapted=False)
+        texts = Path(os.environ["SQUEEZE_CORPUS"]) / "text"
+        self.calibration, self.text = texts / "wiki.calibration.raw", texts / "wiki.eval.raw"
         self.same = {"samples": args.samples, "windows": args.windows}
-        lines = map(json.loads, self.log.read_text().splitlines() if self.log.is_file() else ())
-        self.found: dict[str, Row] = {line["name"]: line for line in lines if self.same.items() <= line.items()}
+        known = records.current(name, args.results)
+        self.known = {row["name"] for row in known if self.same.items() <= row.items()}
 
     @cached_property
     def tokens(self) -> torch.Tensor:
         return read_tokens(self.text, self.original)
 
+    @cached_property
+    def before(self) -> float:
+        """The perplexity of the original."""
+        return self._evaluated(self.original, False).perplexity
+
     def quality(self, folder: Path) -> Row:
         """Evaluate the model in a folder. `gap` is the increase in log-perplexity."""
         found = self._evaluated(folder, self.args.kl)
-        gap = math.log(found.perplexity / self.found["original"]["perplexity"])
+        gap = math.log(found.perplexity / self.before)
         known = {"perplexity": found.perplexity, "gap": gap, "kl": found.kl_mean, "kl_p99": found.kl_p99}
         return {**known, "top1": found.top1_agreement}
 
@@ -119,28 +135,15 @@ class Bench:
 
     def run(self, names: Iterable[str], measure: Callable[[str], Row]) -> Iterator[Row]:
         """Yield the requested rows as they are measured."""
-        wanted = self.choose_rows(names)
-        if "original" not in self.found:
-            self._keep("original", self._evaluated(self.original, False).as_json())
-        for name in wanted:
-            if name in self.found:
-                print(f"Note: {name} is in {self.log.name} and is not measured again", file=sys.stderr)
-            else:
-                yield self._keep(name, measure(name))
-
-    def choose_rows(self, names: Iterable[str]) -> list[str]:
-        """Return the names of the requested rows."""
         known = list(names)
         wanted = self.args.rows.split(",") if self.args.rows else known
         if unknown := set(wanted) - set(known):
             sys.exit(f"Error: no row is named {', '.join(sorted(unknown))}; there are {', '.join(known)}")
-        return wanted
-
-    def _keep(self, name: str, row: Row) -> Row:
-        self.found[name] = {**self.same, "name": name, **row}
-        with self.log.open("a") as file:
-            file.write(json.dumps(self.found[name]) + "\n")
-        return self.found[name]
+        for name in wanted:
+            if name in self.known:
+                print(f"Note: {name} is in the record and is not measured again", file=sys.stderr)
+            else:
+                yield {**self.same, "name": name, **measure(name)}
 
 
 def bytes_of(layers: Iterable[Any]) -> int:
@@ -154,11 +157,6 @@ def compared_with_base(rows: Sequence[Row]) -> list[Row]:
     others = [row["base"] if row["base"] in gaps and row["base"] != row["name"] else None for row in rows]
     shares = [row["gap"] / gaps[base] if base else None for row, base in zip(rows, others, strict=True)]
     return [row | {"of base": share} for row, share in zip(rows, shares, strict=True)]
-
-
-def with_adapter_suffix(row: str, adapted: bool) -> str:
-    """Return a row's name, which ends in -adapted for the model with the adapter."""
-    return row + "-adapted" * adapted
 
 
 def folder_of(work: Path, adapted: bool) -> Path:

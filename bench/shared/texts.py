@@ -4,14 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["corpus", "find_file", "read"]
-
-
-def read(path: Path | None, name: str, count: int) -> bytes:
-    """Return the first bytes of a file, by default those of the corpus text `name`."""
-    if path is None and not os.environ.get("SQUEEZE_CORPUS"):
-        sys.exit(f"Error: name a file, or set SQUEEZE_CORPUS to a folder that holds text/{name}")
-    return find_file(path or Path(os.environ["SQUEEZE_CORPUS"], "text", name)).read_bytes()[:count]
+__all__ = ["corpus", "find_file"]
 
 
 def find_file(path: Path) -> Path:
@@ -25,9 +18,8 @@ def find_file(path: Path) -> Path:
     return paths[0]
 
 
-def corpus(below: int | None = None) -> list[Path]:
-    """Return all files of the corpus with fewer bytes than `below`, the smallest first."""
+def corpus() -> list[Path]:
+    """Return all files of the corpus, the smallest first."""
     folders = [Path(os.environ["SQUEEZE_CORPUS"], name) for name in ("text", "binary")]
     paths = [path for folder in folders for path in folder.iterdir() if path.is_file()]
-    sized = sorted((path.stat().st_size, path.name, path) for path in paths)
-    return [path for size, _, path in sized if below is None or size < below]
+    return sorted(paths, key=lambda path: (path.stat().st_size, path.name))

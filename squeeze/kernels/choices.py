@@ -26,7 +26,7 @@ from squeeze.numerics.code_cache import cache_root
 from squeeze.system.cache import make_folder
 from squeeze.system.documents import read_object
 
-__all__ = ["Choices", "close_to", "fastest", "folder", "of_device", "power_of_two", "remembered"]
+__all__ = ["Choices", "close_to", "fastest", "folder", "measured_seconds", "of_device", "power_of_two", "remembered"]
 
 _FORMAT = 2
 _ROUNDS, _CALLS = 5, 8
@@ -148,7 +148,7 @@ def _triton() -> str:
 def of_device(device: torch.device) -> Choices:
     """Return the choices on a CUDA device of this machine."""
     name = torch.cuda.get_device_name(device)
-    return Choices(_path(name), name, _triton(), partial(_seconds, device))
+    return Choices(_path(name), name, _triton(), partial(measured_seconds, device))
 
 
 def fastest(
@@ -193,7 +193,7 @@ def remembered(device: str) -> dict[str, str]:
     return _read(_path(device), device, _triton())
 
 
-def _seconds(device: torch.device, call: Callable[[], object]) -> float | None:
+def measured_seconds(device: torch.device, call: Callable[[], object]) -> float | None:
     """Measure a call on a device with a cold cache.
 
     Only the GPU's time counts: launching from Python takes longer than many calls run. So several calls are captured in

@@ -1,7 +1,6 @@
 """Pages and plots equal what the records give, and a table or row that does not exist is an error."""
 
 import json
-import os
 import re
 import shutil
 from pathlib import Path
@@ -95,30 +94,6 @@ def test_text_between_markers_is_replaced(results: Path) -> None:
 def test_a_table_or_plot_that_does_not_exist_is_an_error(text: str, message: str, results: Path) -> None:
     with pytest.raises(DocsError, match=re.escape(message)):
         docs.fill(text, PAGE, ROOT, results)
-
-
-def test_files_that_a_command_names_need_not_be_in_the_corpus(
-    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(results, commands=["python -m bench programs elsewhere.txt"])
-    monkeypatch.setenv("SQUEEZE_CORPUS", str(tmp_path))
-    docs.check_results(results)
-    assert os.environ["SQUEEZE_CORPUS"] == str(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("name", "command", "message"),
-    [
-        ("gone", "python -m bench gone", "gone.json: there is no benchmark of that name"),
-        ("programs", "python bench/programs.py", "there is no such command any more"),
-        ("programs", "python -m bench programs --speling 3", "there is no such command any more"),
-        ("programs", "python -m bench sizes", "there is no such command any more"),
-    ],
-)
-def test_a_result_without_a_command_fails(name: str, command: str, message: str, results: Path, tmp_path: Path) -> None:
-    write(results, name, commands=[command])
-    with pytest.raises(DocsError, match=re.escape(message)):
-        docs.update(tmp_path, results, write=False)
 
 
 def test_a_changed_page_is_found_and_written(results: Path, tmp_path: Path) -> None:

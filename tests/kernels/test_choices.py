@@ -276,7 +276,7 @@ def test_a_failed_capture_restores_the_stream(monkeypatch):
             raise RuntimeError("operation not permitted when stream is capturing")
 
     with pytest.raises(RuntimeError, match="not permitted"):
-        choices._seconds(torch.device("cuda:1"), fails)
+        choices.measured_seconds(torch.device("cuda:1"), fails)
     assert len(calls) == 3 and before not in calls and torch.cuda.current_stream() is before
 
 
@@ -285,5 +285,5 @@ def test_nothing_is_measured_while_a_graph_is_recorded(capturing, monkeypatch):
     fake_cuda.install(monkeypatch)
     asked = iter(capturing)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: next(asked))
-    assert choices._seconds(torch.device("cuda:1"), lambda: pytest.fail("it is called")) is None
+    assert choices.measured_seconds(torch.device("cuda:1"), lambda: pytest.fail("it is called")) is None
     assert list(asked) == []

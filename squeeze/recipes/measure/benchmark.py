@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from squeeze.codecs.stream import estimates, levels as known
 from squeeze.codecs.stream.compressor import compress_stream
@@ -20,6 +21,7 @@ from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.resources import LanguageOptions
 from squeeze.errors import SqueezeError
 
+Cost = TypeVar("Cost", float, tuple[float, float])  # seconds, or also the megabytes of memory
 _WARM_UP = bytes(range(256)) * 16
 _WARM_UP_TEXT = b"Every word of this is here to be compiled for. " * 8
 
@@ -177,22 +179,38 @@ def _in_process(data: bytes, level: int, threads: int) -> tuple[int, float, floa
 
 
 def _rival_tool(rival: Rival, program: str) -> Tool:
-    def run(path: Path) -> tuple[int, float, float]:
-        results = [_round_trip(rival, program, setting, path) for setting in rival.settings]
-        return min(results)
-
-    return Tool(rival.label, run)
+    return Tool(rival.label, lambda path: round_trip(rival, program, path, _timed))
 
 
-def _round_trip(rival: Rival, program: str, setting: str, path: Path) -> tuple[int, float, float]:
+def round_trip(rival: Rival, program: str, path: Path, cost: Callable[..., Cost]) -> tuple[int, Cost, Cost]:
+    """Code a file, restore it and compare it, with the setting that gives the fewest bytes.
+
+    Args:
+        rival: Compressor.
+        program: Its program.
+        path: File.
+        cost: Function that runs a command in a folder, with its output in a file, and returns what it cost.
+
+    Returns:
+        The coded size, and the costs of both directions.
+
+    Raises:
+        SqueezeError: If the file does not come back.
+    """
+    return min(_round_trip(rival, program, setting, path, cost) for setting in rival.settings)
+
+
+def _round_trip(
+    rival: Rival, program: str, setting: str, path: Path, cost: Callable[..., Cost]
+) -> tuple[int, Cost, Cost]:
     with tempfile.TemporaryDirectory(prefix="squeeze-bench-") as name:
         folder = Path(name)
         shutil.copyfile(path, folder / "raw")
         (folder / "out").mkdir()
         pack = [program, *rival.pack.format(setting=setting).split()]
-        packing = _timed(pack, folder, folder / "coded" if rival.to_stdout else None)
+        packing = cost(pack, folder, folder / "coded" if rival.to_stdout else None)
         unpack = [program, *rival.unpack.split()]
-        unpacking = _timed(unpack, folder, folder / "out" / "raw" if rival.to_stdout else None)
+        unpacking = cost(unpack, folder, folder / "out" / "raw" if rival.to_stdout else None)
         restored, coded = folder / "out" / "raw", next(folder.glob("coded*"))
         if not restored.is_file() or restored.read_bytes() != path.read_bytes():
             raise SqueezeError("the round trip changed the bytes")
