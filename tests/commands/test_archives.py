@@ -13,7 +13,7 @@ import pytest
 
 import squeeze
 from squeeze.codecs.stream import writer
-from tests.commands.test_job import full_disk, start_in
+from tests.commands.test_interrupted import full_disk, start_in
 from tests.makers import inputs
 from tests.makers.command import SQUEEZE, TEXT, call, fails, names, run, usage_error
 

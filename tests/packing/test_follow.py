@@ -17,42 +17,13 @@ import squeeze
 from squeeze.errors import SqueezeError
 from squeeze.packing import codings, follow as following, training_run
 from squeeze.packing.chain import history
-from squeeze.packing.follow import DAMAGED, DROPPED, LEFT, PACKED, REMOVED, Follow
+from squeeze.packing.follow import DAMAGED, LEFT, PACKED, Follow
 from squeeze.packing.training_run import NAME, group, order
-from tests.makers.checkpoints import content, same, write
+from tests.makers.checkpoints import same, write
 from tests.makers.command import SQUEEZE, call, usage_error
-from tests.makers.floats import as_bf16, weights
+from tests.makers.followed import FAST, checkpoint, damage, restored, run, values
 
 pytestmark = pytest.mark.usefixtures("in_folder")
-FAST = {"interval": 0.002, "until_idle": 0.01}
-
-
-def values(step: int) -> np.ndarray:
-    """bf16 as integers, of which some change from step to step."""
-    start, generator = as_bf16(weights(40_000)), np.random.default_rng(step)
-    return start ^ (generator.random(start.size) < 0.02 * step / 1000).astype(np.uint16)
-
-
-def checkpoint(step: int, folder: str = "run") -> Path:
-    """A folder as transformers' Trainer writes one."""
-    path = Path(folder, f"checkpoint-{step}")
-    path.mkdir(parents=True)
-    write(path / "model.safetensors", {"w": ("BF16", (200, 200), values(step).tobytes())})
-    (path / "config.json").write_text('{"model_type": "llama"}')
-    moments = torch.from_numpy(values(step)[:20_000].astype(np.float32))
-    torch.save({"state": {0: {"exp_avg": moments}}}, path / "optimizer.pt")
-    torch.save({"arguments": 1}, path / "training_args.bin")
-    (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))
-    return path
-
-
-def run(source: str = "run", target: str = "packed", **options: object) -> list[tuple[str, str]]:
-    return [(e.kind, e.name) for e in Follow(source=Path(source), target=Path(target), **FAST, **options).run()]
-
-
-def restored(name: str) -> bool:
-    squeeze.unpack(f"packed/{name}", "back", overwrite=True)
-    return content("back") == content(f"run/{name}")
 
 
 def test_names_are_sorted_by_their_numbers():
@@ -106,13 +77,6 @@ def test_single_files_are_chains_by_their_names():
     for name in ("model-2.safetensors", "step-2.pt"):
         squeeze.unpack(f"packed/{name}", "back", overwrite=True)
         assert same("back", f"run/{name}")
-
-
-def damage(path: Path, keep: float = 0.5) -> bytes:
-    """Let the end of a file be missing; what it was."""
-    data = path.read_bytes()
-    path.write_bytes(data[: int(len(data) * keep)])
-    return data
 
 
 @pytest.mark.parametrize(
@@ -182,108 +146,8 @@ def test_a_checkpoint_that_is_being_written_waits():
     assert all(restored(path.name) for path in made)
 
 
-def test_retention_keeps_bases():
-    for step in range(1, 7):
-        checkpoint(step)
-    found = run(max_chain=2, keep=2)
-    # whole: 1 and 4; the last two are differences from 4
-    assert [name for kind, name in found if kind == DROPPED] == [f"checkpoint-{step}" for step in (1, 2, 3)]
-    assert sorted(path.name for path in Path("packed").glob("checkpoint-*")) == [
-        f"checkpoint-{step}" for step in (4, 5, 6)
-    ]
-    assert restored("checkpoint-6") and restored("checkpoint-5")
-    assert run(max_chain=2, keep=2) == []  # what was dropped is not packed again
-    checkpoint(7)
-    assert run(max_chain=2, keep=1) == [(PACKED, "checkpoint-7"), *((DROPPED, f"checkpoint-{n}") for n in (4, 5, 6))]
-
-
-def test_retention_keeps_bases_of_checkpoints_outside_the_journal():
-    checkpoint(1)
-    checkpoint(2)
-    run()
-    squeeze.pack("run/checkpoint-2", "packed/mine", base="packed/checkpoint-2")
-    for step in (3, 4):
-        checkpoint(step)
-    assert DROPPED not in dict(run(max_chain=1, keep=1))  # mine needs 2, which needs 1; 4 needs 3
-    squeeze.verify("packed/mine")
-
-
-@pytest.mark.parametrize("name", ["checkpoint-1", "mine", "mine.safetensors"])
-def test_retention_deletes_nothing_while_something_is_unreadable(name):
-    """It may need what would go."""
-    for step in (1, 2, 3):
-        checkpoint(step)
-    run(max_chain=0)
-    if name == "mine":
-        squeeze.pack("run/checkpoint-2", "packed/mine", base="packed/checkpoint-1")
-    elif name == "mine.safetensors":
-        weights = "checkpoint-1/model.safetensors"
-        squeeze.pack(f"run/{weights}", f"packed/{name}", base=f"packed/{weights}")
-    path = Path("packed", name)
-    path = path / "model.safetensors" if path.is_dir() else path
-    whole_one = damage(path)
-    for step in (4, 5):
-        checkpoint(step)
-    found = list(Follow(source=Path("run"), target=Path("packed"), max_chain=0, keep=1, **FAST).run())
-    assert DROPPED not in {event.kind for event in found}
-    why = {event.why.partition(":")[0] for event in found if event.name == name}
-    assert why == {"cannot be read, so no packed form is deleted"}
-    path.write_bytes(whole_one)
-    checkpoint(6)
-    assert (DROPPED, "checkpoint-5") in run(max_chain=0, keep=1)
-
-
-def test_retention_ignores_files_that_are_not_packed():
-    Path("packed/notes").mkdir(parents=True)
-    torch.save({"arguments": 1}, "packed/mine.bin")
-    write("packed/mine.safetensors", {"w": ("BF16", (200, 200), values(1).tobytes())})
-    for step in (1, 2):
-        checkpoint(step)
-    assert (DROPPED, "checkpoint-1") in run(max_chain=0, keep=1)
-
-
-def test_sources_are_deleted_once_their_packed_form_is_verified():
-    before = {}
-    for step in (1, 2, 3):
-        before[step] = content(checkpoint(step))
-    assert run(remove_source=True) == [
-        (PACKED, "checkpoint-1"),
-        *((PACKED, "checkpoint-2"), (REMOVED, "checkpoint-1"), (PACKED, "checkpoint-3"), (REMOVED, "checkpoint-2")),
-    ]
-    assert [path.name for path in Path("run").iterdir()] == ["checkpoint-3"]  # a run goes on from it
-    for step, expected in before.items():
-        squeeze.unpack(f"packed/checkpoint-{step}", "back", overwrite=True)
-        assert content("back") == expected
-
-
-def test_sources_stay_where_anything_would_be_lost():
-    for step in (1, 2, 3):
-        checkpoint(step)
-    run()
-    Path("run/checkpoint-1/config.json").write_text("{}")
-    Path("run/checkpoint-2/empty").mkdir()
-    damage(Path("packed/checkpoint-3/model.safetensors"), 0.9)
-    checkpoint(4)
-    found = {e.name: (e.kind, e.why) for e in Follow(
-        source=Path("run"), target=Path("packed"), remove_source=True, **FAST).run()}  # fmt: skip
-    assert found["checkpoint-3"][0] == LEFT and found["checkpoint-3"][1].startswith(
-        "its packed form cannot be trusted: packed/checkpoint-3/model.safetensors: the file ends "
-    )
-    shutil.rmtree("packed/checkpoint-3")
-    checkpoint(5)
-    found = {e.name: (e.kind, e.why) for e in Follow(
-        source=Path("run"), target=Path("packed"), remove_source=True, **FAST).run()}  # fmt: skip
-    assert found == {
-        "checkpoint-1": (LEFT, "it has changed since it was packed"),
-        "checkpoint-2": (LEFT, "run/checkpoint-2/empty: is an empty folder"),
-        "checkpoint-5": (PACKED, ""),
-        "checkpoint-4": (REMOVED, ""),
-    }
-    assert len(list(Path("run").iterdir())) == 4
-
-
 def flip(path: Path) -> None:
-    """One bit in the last payload."""
+    """Change one bit in the last payload."""
     data = bytearray(path.read_bytes())
     data[-40] ^= 1
     path.write_bytes(data)
@@ -401,67 +265,6 @@ def test_refuses_a_damaged_journal(text):
     Path("packed", NAME).write_text(text)
     with pytest.raises(SqueezeError, match=r"^packed/\.squeeze-follow\.json: is damaged: .*: delete it"):
         run()
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        ["checkpoint-100/../../victim", "checkpoint-200/../../victim"],
-        ["{here}/victim", "{here}/victim"],
-        ["..", "../victim"],
-        ["memory://victim", "victim\\\\x"],
-        [".hidden-1", ".hidden-2"],
-    ],
-)
-def test_a_journal_with_paths_outside_deletes_nothing(names):
-    (Path("victim") / "below").mkdir(parents=True)
-    Path("packed", ".hidden-1").mkdir(parents=True)
-    before = content("victim")
-    checkpoint(1)
-    written = json.dumps({"format": 1, "packed": [name.format(here=Path.cwd()) for name in names]})
-    Path("packed", NAME).write_text(written)
-    with pytest.raises(SqueezeError, match=r"^packed/\.squeeze-follow\.json: is damaged"):
-        run(keep=1)
-    assert content("victim") == before and Path("packed/.hidden-1").is_dir()
-    assert Path("packed", NAME).read_text() == written
-
-
-@pytest.mark.parametrize("kind", ["another folder", "a file", "more than was packed", "a link"])
-def test_retention_deletes_only_what_squeeze_wrote(kind):
-    for step in (1, 2, 3):
-        checkpoint(step)
-    run(max_chain=0)
-    old = Path("packed/checkpoint-1")
-    if kind == "more than was packed":
-        (old / "notes.txt").write_text("mine")
-    else:
-        old.rename("elsewhere")
-        if kind == "a link":
-            old.symlink_to(Path("elsewhere").absolute())
-        elif kind == "another folder":
-            shutil.copytree("run/checkpoint-1", old)
-        else:
-            names = ["notes-1", "notes-2"]
-            Path("packed", names[0]).write_text("mine")
-            Path("packed", names[1]).write_text("mine")
-            Path("packed", NAME).write_text(json.dumps({"format": 1, "packed": names}))
-            old = Path("packed", names[0])
-    before = content(old) if old.is_dir() else old.read_bytes()
-    checkpoint(4)
-    found = run(max_chain=0, keep=1)
-    assert (DROPPED, old.name) not in found
-    assert (content(old) if old.is_dir() else old.read_bytes()) == before
-
-
-def test_a_source_that_became_a_link_stays():
-    for step in (1, 2):
-        checkpoint(step)
-    run()
-    Path("run/checkpoint-1").rename("elsewhere")
-    Path("run/checkpoint-1").symlink_to(Path("elsewhere").absolute())
-    checkpoint(3)
-    assert (REMOVED, "checkpoint-1") not in run(remove_source=True)
-    assert Path("run/checkpoint-1").is_symlink() and content("elsewhere")
 
 
 def test_refuses_folders_that_cannot_be_followed():

@@ -1,37 +1,11 @@
-"""Closing deflate streams, written from docs/format.md, sections 21.3 to 21.6 and 21.13, one number at a time."""
+"""Closing deflate streams, written from docs/format.md, sections 21.3, 21.4, 21.6 and 21.13, one number at a time."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from tests.references.naive_cheapest import DISTANCE_BITS, DISTANCES, FIXED, LENGTH_BITS, LENGTHS, NEVER, Cheapest
 from tests.references.naive_huffman import ORDER, canonical, last, repeat, used, zlib_lengths
+from tests.references.naive_matches import Matcher
 from tests.references.reading import Bytes
-
-_LEVELS = {
-    1: ("greedy", 4, 4, 8, 4),
-    2: ("greedy", 4, 5, 16, 8),
-    3: ("greedy", 4, 6, 32, 32),
-    4: ("lazy", 4, 4, 16, 16),
-    5: ("lazy", 8, 16, 32, 32),
-    6: ("lazy", 8, 16, 128, 128),
-    7: ("lazy", 8, 32, 128, 256),
-    8: ("lazy", 32, 128, 258, 1024),
-    9: ("lazy", 32, 258, 258, 4096),
-    10: ("lazy", 259, 258, 258, 4096),
-    11: ("runs", 0, 0, 0, 0),
-    12: ("greedy", 4, 0, 258, 1),
-    13: ("greedy", 4, 4, 8, 4),
-    14: ("greedy", 259, 258, 32, 2),
-    15: ("greedy", 4, 0, 258, 1),
-    22: ("greedy", 4, 96, 16, 6),
-    23: ("greedy", 4, 192, 32, 24),
-    24: ("medium", 8, 256, 32, 32),
-    25: ("medium", 8, 256, 128, 128),
-    26: ("lazy", 259, 258, 258, 1),
-}
-_HASHES = {**dict.fromkeys((12, 13, 14, 22, 23, 24, 25), "b"), 15: "c", 26: "d"}
-_HEADS, _TAILS = {15: 3}, dict.fromkeys((13, 22, 23, 24, 25), 1)
-_FREE = (10, 14, 15, *range(16, 22), 26)
 
 
 class Decoder:
@@ -96,21 +70,13 @@ class Closings:
         return Stream(content, Decoder(file.take(file.rest), self.entries), self.settings).bits()
 
 
-class Stream:
+class Stream(Matcher):
     """A stream that is decoded block by block, and written as bits."""
 
     def __init__(self, content: bytes, decoder: Decoder, settings: tuple[int, ...]):
-        self.level, self.filtered, self.joined, self.memory, window, self.block = settings
-        self.content, self.d = content, decoder
-        self.window = 2**window
-        self.reach = self.window if self.level in _FREE else self.window - 262
-        self.hash = _HASHES.get(self.level, "a")
-        self.hashed = 3 if self.hash == "a" else 4
-        self.p = self.history = self.next = 0
-        self.put_off: tuple[int, int, int] | None = None
-        self.chains: dict[int, list[int]] = {}
-        self.in_chains: set[int] = set()
-        self.out, self.place = 0, 0
+        super().__init__(content, settings)
+        self.joined, self.block, self.d = settings[2], settings[5], decoder
+        self.history = self.out = self.place = 0
         self.cheapest = Cheapest(content, self.level, self.window) if 16 <= self.level < 22 else None
 
     def bits(self) -> bytes:
@@ -153,11 +119,11 @@ class Stream:
         tokens: list[tuple[int, int]] = []
         while len(tokens) < count and not (ends and self.p == len(self.content)):
             tokens.append(self._token())
-            self._advance(tokens[-1][0])
+            self.advance(tokens[-1][0])
         return tokens
 
     def _token(self) -> tuple[int, int]:
-        kind, length, distance = self._predict(self.p)
+        kind, length, distance = self.predict(self.p)
         b = 0 if length < 3 else length - 2 if length < 7 else 5 if length < 11 else 6 if length < 33 else 7
         match, same = self.d.bit("is_match", kind, b, self.history), 0
         if match and kind:
@@ -167,7 +133,7 @@ class Stream:
             while rank < 16 and self.d.bit("rank", b, rank):
                 rank += 1
             if rank < 16:
-                places = (q for q in self._chain(self.p, self.window) if self._same(q, self.p, length) == length)
+                places = (q for q in self.chain(self.p, self.window) if self.same(q, self.p, length) == length)
                 distance = self.p - [q for q, _ in zip(places, range(rank + 1), strict=False)][-1]
             else:
                 symbol = self.d.tree(5, "far")
@@ -178,136 +144,14 @@ class Stream:
 
     # 21.5
 
-    def _hash(self, p: int) -> int:
-        bits = self.memory + 7
-        if self.hash == "b":
-            return 2654435761 * int.from_bytes(self.content[p : p + 4], "little") % 2**32 >> 16
-        if self.hash == "c":
-            rest = 0
-            for byte in self.content[p : p + 4]:
-                rest ^= byte
-                for _ in range(8):
-                    rest = rest >> 1 ^ (0x82F63B78 if rest & 1 else 0)
-            return rest % 2**bits
-        if self.hash == "d":
-            value = int.from_bytes(self.content[p : p + 4], "little")
-            for _ in range(2):
-                low, high = (half - 2**16 * (half >= 2**15) for half in (value % 2**16, value >> 16))
-                value = (-6069 * low - 26703 * high) % 2**32
-            return value % 2**bits
-        shift = (bits + 2) // 3
-        x, y, z = self.content[p : p + 3]
-        return (x << 2 * shift ^ y << shift ^ z) % 2**bits
-
-    def _join(self, end: int) -> None:
-        for p in range(self.next, min(end, len(self.content) - self.hashed + 1)):
-            self.chains.setdefault(self._hash(p), []).append(p)
-            self.in_chains.add(p)
-        self.next = max(self.next, end)
-
-    def _chain(self, p: int, reach: int) -> Iterator[int]:
-        if p not in self.in_chains:
-            return
-        for q in reversed(self.chains.get(self._hash(p), [])):
-            if q < p:
-                if p - q > reach:
-                    return
-                yield q
-
-    def _same(self, q: int, p: int, most: int) -> int:
-        k = 0
-        while k < most and p + k < len(self.content) and self.content[q + k] == self.content[p + k]:
-            k += 1
-        return k
-
-    def _longest(self, p: int, least: int) -> tuple[int, int]:
-        _, good, _, nice, chain = _LEVELS[self.level]
-        most, best, distance = min(258, len(self.content) - p), least, 0
-        if most < self.hashed:
-            return best, 0
-        steps = chain // 4 if least >= good else chain
-        for number, q in enumerate(self._chain(p, self.reach)):
-            if number == steps or (q == 0 and self.level not in _FREE) or (p - q == self.reach and number):
-                break
-            if (same := self._same(q, p, most)) > best:
-                best, distance = same, p - q
-                if same >= min(nice, most):
-                    break
-        return best, distance
-
-    def _is_worth(self, length: int, distance: int) -> bool:
-        too_far = length == 3 and distance > 4096
-        return distance > 0 and (self.level in (10, 26) or not (too_far or (self.filtered and length <= 5)))
-
-    def _predict(self, p: int) -> tuple[int, int, int]:
-        if self.level == 0:
-            return 0, 0, 0
-        matching, _, laziest, _, _ = _LEVELS[self.level]
-        self._join(p + 1)
-        if matching == "runs":
-            length = self._same(p - 1, p, 258) if p else 0
-            return (2, length, 1) if length > 2 else (0, 0, 0)
-        if matching == "medium":
-            return self._medium(p)
-        if matching == "greedy":
-            length, distance = self._longest(p, self.hashed - 1)
-            return (2, length, distance) if distance else (0, 0, 0)
-        if self.put_off and self.put_off[0] == p:
-            _, length, distance = self.put_off
-        else:
-            length, distance = self._longest(p, self.hashed - 1)
-            if not self._is_worth(length, distance):
-                return 0, 0, 0
-        if length < laziest:
-            self._join(p + 2)
-            longer, further = self._longest(p + 1, length)
-            if longer > length and self._is_worth(longer, further):
-                self.put_off = (p + 1, longer, further)
-                return 1, length, distance
-        return 2, length, distance
-
-    def _medium(self, p: int) -> tuple[int, int, int]:
-        if self.put_off and self.put_off[0] == p:
-            _, length, distance = self.put_off
-        else:
-            length, distance = self._longest(p, 3)
-        if not distance:
-            return 0, 0, 0
-        self._join_match(p, length)
-        q = p + length
-        if len(self.content) - p <= 262:
-            return 2, length, distance
-        self._join(q + 1)
-        longer, further = self._longest(q, 3)
-        most = min(length, max(256 - longer, 0), q - further - 1) if further else 0
-        moved = next((k for k in range(most) if self.content[q - 1 - k] != self.content[q - 1 - k - further]), most)
-        moved = moved if moved >= length - 1 else 0
-        self.put_off = (q - moved, longer + moved, further)
-        if moved == length:
-            return 2, longer + moved, further
-        return (1 if moved else 2), length, distance
-
-    def _join_match(self, p: int, length: int) -> None:
-        if length > _LEVELS[self.level][2]:
-            self._join(p + 1 + min(_HEADS.get(self.level, 0), length - 1))
-            self.next = max(self.next, p + length - _TAILS.get(self.level, 0))
-        self._join(p + length)
-
-    def _advance(self, length: int) -> None:
-        if self.level and _LEVELS[self.level][0] in ("greedy", "medium") and length:
-            self._join_match(self.p, length)
-        elif self.level:
-            self._join(self.p + max(length, 1))
-        self.p += max(length, 1)
-
     def _pass_over(self, size: int) -> None:
         end = self.p + size
         while self.p < end:
             if self.level == 0 or self.cheapest:
                 self.p = end
                 break
-            kind, length, _ = self._predict(self.p)
-            self._advance(min(length, end - self.p) if kind == 2 else 0)
+            kind, length, _ = self.predict(self.p)
+            self.advance(min(length, end - self.p) if kind == 2 else 0)
 
     # 21.13
 
