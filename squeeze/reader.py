@@ -14,7 +14,7 @@ from typing import BinaryIO
 import click
 
 from squeeze.codecs.stream.decompressor import decompress_stream
-from squeeze.commands import options
+from squeeze.commands import options, values
 from squeeze.commands.echo import EXPECTED_ERRORS, explain, guard
 from squeeze.system import files
 from squeeze.system.binary import flush
@@ -25,7 +25,7 @@ __all__ = ["main"]
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("source", metavar="FILE.sqz", type=options.PATH)
+@click.argument("source", metavar="FILE.sqz", type=values.PATH)
 @options.output()
 @click.option("-c", "--stdout", is_flag=True, help="Write to standard output.")
 @options.force("the file")
@@ -45,7 +45,7 @@ def main(
 
     Example: python -m squeeze.reader report.txt.sqz
     """
-    if output is options.STDOUT:
+    if output is values.STDOUT:
         output, stdout = None, True
     if output and stdout:
         raise click.UsageError("-c and -o exclude each other")

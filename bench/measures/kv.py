@@ -1,8 +1,7 @@
 """Measure every KV cache policy: perplexity, KL divergence, bits, bytes, peak memory and time.
 
-First, a cache without coding is compared with transformers' DynamicCache, logit for logit. `fp8` is not a policy but
-what `quantize --kv-scheme fp8` gives a server: one scale for the keys and one for the values of a layer, and no token
-in full precision. A run leaves out the policies that the record of this commit and machine has.
+`fp8` is not a policy but what `quantize --kv-scheme fp8` gives a server: one scale for the keys and one for the values
+of a layer, and no token in full precision. A run leaves out the policies that the record of this commit has.
 """
 
 import argparse
@@ -20,11 +19,10 @@ from bench.tables import Column, Listing, significant
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.text import read_tokens
 from squeeze.integrations.load_model import load_model
-from squeeze.kv import FullPrecision, QuantizedKVCache
-from squeeze.kv.contract import CACHE
 from squeeze.kv.measure import Distance, stepped
 from squeeze.quant.kv_scales import round_cache, scaled_cache
 from squeeze.recipes.measure import kv_eval
+from squeeze.recipes.measure.kv_policies import KVEvalOptions
 from squeeze.recipes.tokens import calibration_tokens
 
 FP8 = "fp8"
@@ -38,12 +36,11 @@ POLICIES = (
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
-    corpus = Path(os.environ.get("SQUEEZE_CORPUS", ".")) / "text"
-    text, calibration = options.text or corpus / "wiki.eval.raw", options.calibrate or corpus / "wiki.calibration.raw"
+    corpus = Path(os.environ["SQUEEZE_CORPUS"]) / "text"
+    text, calibration = corpus / "wiki.eval.raw", corpus / "wiki.calibration.raw"
     torch.set_num_threads(options.threads)
-    check(options.model, text)
     about = {"text": text.name, "windows": options.windows, "window": options.window, "context": options.context}
-    measured = kv_eval.KVEvalOptions(windows=options.windows, window=options.window, calibration=calibration)
+    measured = KVEvalOptions(windows=options.windows, window=options.window, calibration=calibration)
     done = {row["policy"] for row in records.current("kv", options.results) if about.items() <= row.items()}
     policies = [policy for policy in options.policy or POLICIES if policy not in done]
     if FP8 in policies:
@@ -85,16 +82,6 @@ def row_of(row: kv_eval.Row) -> Row:
     return found
 
 
-@torch.inference_mode()
-def check(folder: Path, text: Path) -> None:
-    """Check that a cache without coding gives the logits of DynamicCache, in one piece and token by token."""
-    model, ids = load_model(folder), read_tokens(text, folder)[None, :48]
-    caches = DynamicCache(config=model.config), QuantizedKVCache(model.config, FullPrecision())
-    for part in (ids[:, :40], *ids[:, 40:].split(1, 1)):
-        expected, found = (model(part, **{CACHE: cache}).logits for cache in caches)
-        assert torch.equal(expected, found), "a cache without coding differs from DynamicCache"
-
-
 def policies(way: str, archives: bool = False) -> Listing:
     return Listing(
         Column("policy", "policy"),
@@ -116,8 +103,6 @@ MEASURE = Measure(
     time=20,
     options=(
         option("model", type=Path, help="model folder, as `squeeze import smollm2 FOLDER` writes one"),
-        option("--text", type=Path, help="evaluation text, default: text/wiki.eval.raw of the corpus"),
-        option("--calibrate", type=Path, help="calibration text, default: text/wiki.calibration.raw of the corpus"),
         option("--context", type=int, default=1024, help="tokens of a window, default: 1024"),
         option("--windows", type=int, default=4, help="number of windows, default: 4"),
         option("--window", type=int, default=64, help="latest tokens in full precision, default: 64"),

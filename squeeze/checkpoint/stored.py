@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.errors import FormatError, printable
 from squeeze.system.limits import Limits
 
 __all__ = ["Expandable", "Leaves", "Stored", "StoredForm", "dtype_named", "expanded", "named"]
@@ -56,15 +57,28 @@ class StoredForm(ABC):
         method: the `quant_method` in its folders' `quantization_config`.
         leaves: last parts of its tensors' names.
         mark: the leaf that every module in this form has.
+        version: the only `version` of a `quantization_config` that `check` accepts.
+        what: what the folders store, in the error for another version.
     """
 
     method: ClassVar[str]
     leaves: ClassVar[tuple[str, ...]]
     mark: ClassVar[str]
+    version: ClassVar[int]
+    what: ClassVar[str]
 
-    @abstractmethod
     def check(self, described: Mapping[str, Any]) -> None:
         """Raise FormatError for a `quantization_config` that this version cannot read."""
+        if (version := described.get("version")) != self.version:
+            raise FormatError(f"unknown version {printable(repr(version))} of {self.what}: use a newer squeeze")
+
+    def described(self, checkpoint: Checkpoint) -> dict[str, Any] | None:
+        """Return the `quantization_config` of a folder in this form, which `check` accepts; None for another form."""
+        found = checkpoint.config.get("quantization_config")
+        if not isinstance(found, dict) or found.get("quant_method") != self.method:
+            return None
+        self.check(found)
+        return found
 
     @abstractmethod
     def open(self, checkpoint: Checkpoint, base: Path | str | None = None) -> Stored | None:

@@ -5,18 +5,17 @@ not made again. Paths may be URLs. Then parts are objects next to the output, an
 only what the store does not copy.
 """
 
-import errno
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 import xxhash
 
+from squeeze.cluster.operations import COMPRESS, HASH, TEST, File, FileResult, Part, Task, result_or_error
 from squeeze.codecs.stream import parts
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
@@ -24,7 +23,7 @@ from squeeze.codecs.stream.index import Stream, read_index
 from squeeze.codecs.stream.reader import open_reader as open_stream
 from squeeze.codecs.stream.resources import LanguageOptions, Totals
 from squeeze.codecs.stream.settings import Settings, resolve_settings, to_header
-from squeeze.errors import DamagedError, SqueezeError, StorageError, VerifyError
+from squeeze.errors import DamagedError, VerifyError
 from squeeze.system import files, storage
 from squeeze.system.idempotent import replacing_or_equal
 from squeeze.system.moving import NAME_LIMIT
@@ -34,109 +33,19 @@ from squeeze.system.unchanged import stamp_of
 from squeeze.version import __version__
 
 __all__ = [
-    "COMPRESS",
-    "DECOMPRESS",
-    "EXPECTED_ERRORS",
-    "HASH",
-    "PACK",
-    "TEST",
-    "UNPACK",
-    "VERIFY",
-    "File",
-    "FileResult",
-    "Part",
-    "Task",
     "check_unchanged",
     "checksum_of",
-    "describe_error",
     "join_parts",
     "open_unchanged",
     "process_files",
     "process_part",
     "remove_parts",
-    "result_or_error",
     "stamp_of",
     "version_of",
 ]
 
-COMPRESS, DECOMPRESS, TEST = "compress", "decompress", "test"
-PACK, UNPACK, VERIFY = "pack", "unpack", "verify"
-EXPECTED_ERRORS = (SqueezeError, OSError, MemoryError)
-HASH = -1  # the `begin` of a part that computes the checksums or the hash of the source
 _PIECE = 1 << 20
 _DELETED = 4  # tries to delete objects until none is listed
-
-
-@dataclass(frozen=True)
-class File:
-    """A source file of a run.
-
-    Attributes:
-        source: Its path.
-        size: Its bytes.
-        stamp: A text that changes when the file does.
-        target: The output, or None if nothing is written.
-        checksum: The expected checksum of its raw bytes, if known.
-        version: The store's name of its version, if it has one.
-    """
-
-    source: Path
-    size: int
-    stamp: str
-    target: Path | None
-    checksum: str = ""
-    version: str = ""
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of a file: `length` raw bytes from `begin` on. If `begin` is HASH: the checksums of all parts of `length`
-    bytes.
-    """
-
-    file: File
-    number: int
-    begin: int
-    length: int
-
-
-@dataclass(frozen=True)
-class Task:
-    """The operation of a run on each of its files.
-
-    Attributes:
-        operation: The operation.
-        options: Keyword arguments of `compress_stream` or `decompress_stream`.
-        mark: The end of temporary names.
-        overwrite: Whether an existing output may be replaced. If not, it must be equal: it is from a call whose worker
-            was
-        lost afterwards, or from a run that was stopped before it recorded the output.
-    """
-
-    operation: str
-    options: dict[str, Any]
-    mark: str
-    overwrite: bool = True
-
-
-@dataclass(frozen=True)
-class FileResult:
-    """The result of a file or a part.
-
-    Attributes:
-        checksum: The checksum of the raw bytes.
-        error: What went wrong, or "".
-        retryable: Whether a retry may succeed.
-        note: What the user should know, or "".
-    """
-
-    file: File
-    raw: int = 0
-    coded: int = 0
-    checksum: str = ""
-    error: str = ""
-    retryable: bool = False
-    note: str = ""
 
 
 def version_of(path: Path) -> str:
@@ -158,36 +67,6 @@ def process_part(part: Part, task: Task) -> FileResult:
 def join_parts(file: File, count: int, task: Task) -> FileResult:
     """Join the parts of a file to its output, and delete them."""
     return result_or_error(file, lambda: _join(file, count, task))
-
-
-def result_or_error(file: File, action: Callable[[], FileResult]) -> FileResult:
-    """Return the result of an action on a file, or its error as a result."""
-    try:
-        return action()
-    except EXPECTED_ERRORS as error:
-        message, again = describe_error(error, file.source)
-        return FileResult(file, error=message, retryable=again)
-
-
-def describe_error(error: BaseException, source: Path | None = None) -> tuple[str, bool]:
-    """Return the message of an expected error about a source, and whether a retry may succeed."""
-    if isinstance(error, StorageError):
-        return error.strerror or str(error), True
-    if isinstance(error, SqueezeError):
-        return str(error), isinstance(error, VerifyError)
-    if isinstance(error, OSError):
-        return error.strerror or str(error), not _lasts(error, source)
-    return "not enough memory", True
-
-
-def _lasts(error: OSError, source: Path | None) -> bool:
-    """Return whether an error will recur.
-
-    A missing file next to the source may be due to a request that succeeded and whose answer was lost.
-    """
-    if error.errno == errno.ENOENT:
-        return str(error.filename) == str(source)
-    return error.errno in (errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EROFS)
 
 
 def _process_file(file: File, task: Task) -> FileResult:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from squeeze.cluster.engine import PROCESS
-from squeeze.cluster.files import COMPRESS, HASH, File, Part, Task
+from squeeze.cluster.operations import COMPRESS, HASH, File, Part, Task
 from squeeze.codecs.stream import estimates, levels
 from squeeze.codecs.stream.index import Stream, read_index
 from squeeze.codecs.stream.resources import Resources, as_dictionary

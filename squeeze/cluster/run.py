@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from squeeze.cluster import files as work
 from squeeze.cluster.engine import Call, Engine, Lost, Needs
-from squeeze.cluster.files import COMPRESS, PACK, File, FileResult, Part, Task
 from squeeze.cluster.manifest import Manifest, Record
+from squeeze.cluster.operations import COMPRESS, PACK, File, FileResult, Part, Task
 from squeeze.cluster.planning import CompressedFiles, Planned, Planner
 from squeeze.errors import ClusterError, escaped
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from squeeze.cluster.engine import Call, Engine, Lost, Needs
-from squeeze.cluster.files import EXPECTED_ERRORS, File, FileResult, checksum_of, describe_error
+from squeeze.cluster.files import checksum_of
 from squeeze.cluster.manifest import Manifest, Record, read_options, read_records
+from squeeze.cluster.operations import EXPECTED_ERRORS, File, FileResult, describe_error
 from squeeze.cluster.run import ATTEMPTS, first_line
 from squeeze.cluster.tasks import run_calls
 from squeeze.codecs.shards.plan import Planned, Template

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from squeeze.cluster.files import FileResult
+from squeeze.cluster.operations import FileResult
 
 __all__ = ["Summary"]
 

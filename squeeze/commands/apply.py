@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from squeeze.commands import cluster as clusters, options
+from squeeze.commands import cluster as clusters, options, values
 from squeeze.commands.echo import echo_lines, explain
 from squeeze.commands.models import Verdict, use
 from squeeze.commands.progress import bar, steps
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 @command()
-@click.argument("paths", metavar="RECIPE.yaml... [IN OUT]", nargs=-1, required=True, type=options.PATH)
+@click.argument("paths", metavar="RECIPE.yaml... [IN OUT]", nargs=-1, required=True, type=values.PATH)
 @click.option(
     "--models",
     metavar="DIR",
     multiple=True,
-    type=options.PATH,
+    type=values.PATH,
     help="Model to apply every recipe to; repeatable; a table compares the results",
 )
-@click.option("-o", "--output", metavar="DIR", type=options.PATH, help="Folder for the results (--models only)")
-@click.option("--calibration", metavar="FILE", type=options.PATH, help="Calibration text, instead of the recipe's")
+@click.option("-o", "--output", metavar="DIR", type=values.PATH, help="Folder for the results (--models only)")
+@click.option("--calibration", metavar="FILE", type=values.PATH, help="Calibration text, instead of the recipe's")
 @clusters.cluster
 @options.measuring
 @options.resume

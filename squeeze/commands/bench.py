@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from squeeze.cluster.engine import PROCESS, Call, Needs
-from squeeze.commands import cluster as clusters, options
+from squeeze.commands import cluster as clusters, options, values
 from squeeze.commands.echo import echo, echo_lines, explain
 from squeeze.commands.progress import bar
 from squeeze.commands.reporting import write_page
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--processes", is_flag=True, help="Time squeeze as a whole process as well, with start-up")
 @clusters.cluster
 @options.as_json
-@click.argument("paths", nargs=-1, required=True, metavar="FILE...", type=options.PATH)
+@click.argument("paths", nargs=-1, required=True, metavar="FILE...", type=values.PATH)
 def bench(
     against: str,
     runs: int,

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from squeeze.commands import options
+from squeeze.commands import options, values
 from squeeze.commands.echo import echo, explain
 from squeeze.commands.sections import in_section
 from squeeze.errors import SqueezeError
 
 if TYPE_CHECKING:
     from squeeze.cluster.engine import Engine
-    from squeeze.cluster.files import FileResult
+    from squeeze.cluster.operations import FileResult
     from squeeze.engine.sharding import Workers
     from squeeze.packing.pack import Totals
 
@@ -37,7 +37,7 @@ cluster = in_section(
     click.option(
         "--cluster-wait",
         metavar="S",
-        type=options.Time(zero=True),
+        type=values.Time(zero=True),
         default=600.0,
         expose_value=False,
         callback=_keep,
@@ -49,7 +49,7 @@ with_manifest = in_section(
     cluster,
     click.option(
         "--manifest",
-        type=options.PATH,
+        type=values.PATH,
         metavar="FILE",
         help="File that notes finished work; the same command continues from it",
     ),

@@ -14,18 +14,9 @@ import click
 from xxhash import xxh3_64_hexdigest
 
 from squeeze.cluster.engine import PROCESS, Engine, Needs
-from squeeze.cluster.files import (
-    COMPRESS,
-    TEST,
-    File,
-    FileResult,
-    Task,
-    check_unchanged,
-    process_files,
-    remove_parts,
-    version_of,
-)
+from squeeze.cluster.files import check_unchanged, process_files, remove_parts, version_of
 from squeeze.cluster.manifest import Manifest, is_of_sources, read_manifest
+from squeeze.cluster.operations import COMPRESS, TEST, File, FileResult, Task
 from squeeze.cluster.run import Run
 from squeeze.cluster.shards import SHARDS, proved
 from squeeze.cluster.summary import Summary

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from squeeze.commands import options
+from squeeze.commands import options, values
 from squeeze.commands.echo import echo_lines
 from squeeze.commands.models import use
 from squeeze.commands.progress import bar
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 @command()
-@click.argument("original", metavar="A", type=options.PATH)
-@click.argument("model", metavar="B", type=options.PATH)
+@click.argument("original", metavar="A", type=values.PATH)
+@click.argument("model", metavar="B", type=values.PATH)
 @click.option(
     "--prompts",
     required=True,
     metavar="FILE",
-    type=options.PATH,
+    type=values.PATH,
     help='Prompts: one per line, or .jsonl objects with "prompt" or "text"',
 )
 @click.option(

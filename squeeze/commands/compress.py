@@ -11,7 +11,7 @@ import click
 
 import squeeze
 from squeeze.codecs.stream.resources import Totals
-from squeeze.commands import options
+from squeeze.commands import options, values
 from squeeze.commands.cluster import with_manifest
 from squeeze.commands.job import Job, is_compressed, size_of, transform
 from squeeze.commands.progress import Tick
@@ -31,11 +31,11 @@ _FOLDERS = f"use -o NAME{_TAR} for one archive, or -r for each file in it"
 _coding = in_section(
     "Compression",
     click.option("--no-verify", is_flag=True, help="Do not decode the result again to compare it"),
-    click.option("--block-size", type=options.Size(), metavar="SIZE", help="Bytes per block; default: 16M"),
+    click.option("--block-size", type=values.Size(), metavar="SIZE", help="Bytes per block; default: 16M"),
     click.option("--no-parse", is_flag=True, help="Do not open wrappers, such as zip, gzip, PDF and PNG"),
     click.option(
         "--long",
-        type=options.Size(),
+        type=values.Size(),
         metavar="WINDOW",
         help="Bytes in which repeats of earlier blocks are found, such as 2G; default: 256M, none for small blocks",
     ),
@@ -53,7 +53,7 @@ _shards = in_section(
     "Shards of a folder (-r only)",
     click.option(
         "--shards",
-        type=options.Size(),
+        type=values.Size(),
         metavar="SIZE",
         help="Raw size of each archive, such as 1G (-o part-{}.tar.sqz only)",
     ),

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from squeeze.commands.options import PATH, PLACE, Size
 from squeeze.commands.sections import Command, Decorator, place, several
+from squeeze.commands.values import PATH, PLACE, Size
 from squeeze.operations import MethodOption, Operation
 from squeeze.options import Option, options_of
 from squeeze.recipes.options import Common, Packing

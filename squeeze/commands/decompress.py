@@ -10,7 +10,7 @@ import click
 import squeeze
 from squeeze.codecs.stream import levels
 from squeeze.codecs.stream.resources import Totals
-from squeeze.commands import options
+from squeeze.commands import options, values
 from squeeze.commands.cluster import with_manifest
 from squeeze.commands.job import Job, is_compressed, raw_size_of, refuse_terminal, transform
 from squeeze.commands.progress import Tick
@@ -28,10 +28,10 @@ _decoding = several(
 _parts = in_section(
     "Archives and parts of files",
     click.option(
-        "-C", "--directory", type=options.PATH, metavar="DIR", help="Folder to extract an archive to; made if missing"
+        "-C", "--directory", type=values.PATH, metavar="DIR", help="Folder to extract an archive to; made if missing"
     ),
     click.option("--member", metavar="NAME", help="File of an archive or shard to restore"),
-    click.option("--range", "span", type=options.Range(), metavar="A:B", help="Bytes of the content, such as 0:100"),
+    click.option("--range", "span", type=values.Range(), metavar="A:B", help="Bytes of the content, such as 0:100"),
 )
 _damaged = in_section(
     "Damaged files",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from squeeze.cluster.engine import Call, Engine, Needs
-from squeeze.commands import cluster as clusters, options
+from squeeze.commands import cluster as clusters, options, values
 from squeeze.commands.echo import echo, explain
 from squeeze.commands.models import tasks_of, use, worse_on_quality_error
 from squeeze.commands.progress import bar, steps
@@ -27,12 +27,12 @@ _FIGURES = ("perplexity", "tokens", "tokens_per_second", "kl_mean", "kl_p99", "t
 
 
 @command(name="eval")
-@click.argument("checkpoints", metavar="CKPT...", nargs=-1, required=True, type=options.PATH)
-@click.option("--text", metavar="FILE", type=options.PATH, help="Text to predict")
+@click.argument("checkpoints", metavar="CKPT...", nargs=-1, required=True, type=values.PATH)
+@click.option("--text", metavar="FILE", type=values.PATH, help="Text to predict")
 @click.option(
-    "--original", metavar="CKPT", type=options.PATH, help="Original model, to measure KL divergence and agreement"
+    "--original", metavar="CKPT", type=values.PATH, help="Original model, to measure KL divergence and agreement"
 )
-@click.option("--inputs", metavar="PATH", type=options.PATH, help=options.INPUTS)
+@click.option("--inputs", metavar="PATH", type=values.PATH, help=options.INPUTS)
 @click.option("--window", metavar="N", type=click.IntRange(2), help="Tokens per window; default: 1024")
 @click.option("--stride", metavar="N", type=click.IntRange(1), help="Tokens between window starts; default: --window")
 @click.option("--windows", metavar="N", type=click.IntRange(1), help="Windows to measure; default: all")

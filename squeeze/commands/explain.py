@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 import squeeze
-from squeeze.commands import options
+from squeeze.commands import options, values
 from squeeze.commands.echo import echo, echo_lines
 from squeeze.commands.progress import bar
 from squeeze.commands.sections import command
@@ -28,13 +28,13 @@ class Level(click.ParamType):  # type: ignore[type-arg]
 
 
 @command()
-@click.argument("source", metavar="FILE", type=options.PLACE)
+@click.argument("source", metavar="FILE", type=values.PLACE)
 @options.levels
-@click.option("-o", "--output", type=options.PLACE, metavar="FILE", help="Output page; default: FILE.html")
+@click.option("-o", "--output", type=values.PLACE, metavar="FILE", help="Output page; default: FILE.html")
 @options.force("the page")
-@click.option("--range", "span", type=options.Range(), metavar="A:B", help="Bytes to show, such as 100:200")
+@click.option("--range", "span", type=values.Range(), metavar="A:B", help="Bytes to show, such as 100:200")
 @click.option("--against", type=Level(), metavar="-N", help="Level to compare with")
-@click.option("--against-model", type=options.PATH, metavar="PATH", help="Language model to compare with")
+@click.option("--against-model", type=values.PATH, metavar="PATH", help="Language model to compare with")
 @click.option("--no-parse", is_flag=True, help="Do not open wrappers, such as zip, gzip, PDF and PNG")
 @options.model
 @options.adapter

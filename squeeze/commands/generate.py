@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from squeeze.commands import options
+from squeeze.commands import options, values
 from squeeze.commands.echo import echo
 from squeeze.commands.models import use
 from squeeze.commands.sections import command, in_section
@@ -20,19 +20,19 @@ _kv = in_section(
     click.option(
         "--kv-file",
         metavar="FILE",
-        type=options.PATH,
+        type=values.PATH,
         help="File for the prompt's cache; reused if the prompt begins alike",
     ),
 )
 
 
 @command()
-@click.argument("model", metavar="MODEL", type=options.PATH)
+@click.argument("model", metavar="MODEL", type=values.PATH)
 @click.argument("prompt", metavar="PROMPT")
 @click.option(
     "-n", "--tokens", default=100, type=click.IntRange(1), metavar="N", help="Tokens to generate; default: 100"
 )
-@click.option("--draft", metavar="MODEL", type=options.PATH, help="Smaller model for speculative decoding")
+@click.option("--draft", metavar="MODEL", type=values.PATH, help="Smaller model for speculative decoding")
 @options.chat
 @_kv
 @click.option(
@@ -76,7 +76,7 @@ def generate(
     The text is printed token by token. The last line says how much memory the KV cache took.
     """
     from squeeze.recipes.measure import generate as generating
-    from squeeze.recipes.measure.kv_eval import cache_for, memory_line
+    from squeeze.recipes.measure.kv_policies import cache_for, memory_line
 
     use(threads, opening["device"])
     if draft and kv_file:

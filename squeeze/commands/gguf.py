@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from squeeze.commands import options
+from squeeze.commands import options, values
 from squeeze.commands.declared import calibrating
 from squeeze.commands.echo import echo
 from squeeze.commands.models import use
@@ -16,8 +16,8 @@ from squeeze.commands.sections import command
 
 
 @command(name="import")
-@click.argument("source", metavar="MODEL.gguf", type=options.PATH)
-@click.argument("target", metavar="OUT", type=options.PATH)
+@click.argument("source", metavar="MODEL.gguf", type=values.PATH)
+@click.argument("target", metavar="OUT", type=values.PATH)
 @options.force()
 @options.saying
 def import_(source: Path, target: Path, force: bool, quiet: bool, as_json: bool) -> None:
@@ -44,8 +44,8 @@ def import_(source: Path, target: Path, force: bool, quiet: bool, as_json: bool)
 
 
 @command()
-@click.argument("source", metavar="IN", type=options.PATH)
-@click.option("-o", "--output", "target", required=True, metavar="FILE", type=options.PATH, help="Output file")
+@click.argument("source", metavar="IN", type=values.PATH)
+@click.option("-o", "--output", "target", required=True, metavar="FILE", type=values.PATH, help="Output file")
 @calibrating
 @options.force("this file")
 @options.computing

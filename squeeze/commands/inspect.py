@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from squeeze.commands import options
+from squeeze.commands import options, values
 from squeeze.commands.declared import base
 from squeeze.commands.echo import echo, echo_lines
 from squeeze.commands.reporting import checkpoint_bar, write_page
@@ -32,7 +32,7 @@ _BLOCKS = "{:>6} {:>8} {:>15}  {}"
 
 
 @command()
-@click.argument("source", metavar="IN", type=options.PLACE)
+@click.argument("source", metavar="IN", type=values.PLACE)
 @click.option(
     "--level",
     type=click.Choice(["runtime", "archive"]),
@@ -95,7 +95,7 @@ def inspect(
 
 
 @command()
-@click.argument("source", metavar="IN", type=options.PLACE)
+@click.argument("source", metavar="IN", type=values.PLACE)
 @options.as_json
 def history(source: Path, as_json: bool) -> None:
     """Show the chain of bases that a packed checkpoint depends on.

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from squeeze.commands.echo import EXPECTED_ERRORS, echo, explain
-from squeeze.commands.options import STDOUT
 from squeeze.commands.progress import Tick, bar, is_shown
+from squeeze.commands.values import STDOUT
 from squeeze.errors import SqueezeError
 from squeeze.system import files, machine, storage, unchanged
 from squeeze.system.binary import flush

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from squeeze.commands import options
+from squeeze.commands import options, values
 from squeeze.commands.models import use
 from squeeze.commands.progress import bar
 from squeeze.commands.reporting import write_page
@@ -18,8 +18,8 @@ _HEAD = ("policy", "context", "bits", "perplexity", "%", "KL", "cache bytes", "p
 
 
 @command(name="kv-eval")
-@click.argument("model", metavar="MODEL", type=options.PATH)
-@click.option("--text", required=True, metavar="FILE", type=options.PATH, help="Text to predict")
+@click.argument("model", metavar="MODEL", type=values.PATH)
+@click.option("--text", required=True, metavar="FILE", type=values.PATH, help="Text to predict")
 @click.option(
     "--policy",
     "policies",
@@ -60,7 +60,7 @@ _HEAD = ("policy", "context", "bits", "perplexity", "%", "KL", "cache bytes", "p
     help="Type of the weights; default: the model's, float32 on a CPU",
 )
 @click.option(
-    "--save-policy", metavar="FILE", type=options.PATH, help="File to write the policy to, for --policy and --kv"
+    "--save-policy", metavar="FILE", type=values.PATH, help="File to write the policy to, for --policy and --kv"
 )
 @options.report
 @options.caching
@@ -84,7 +84,8 @@ def kv_eval(
 
     Quality is perplexity and KL divergence from the exact cache, and the share of passkeys that are found.
     """
-    from squeeze.recipes.measure.kv_eval import KVEvalOptions, rows
+    from squeeze.recipes.measure.kv_eval import rows
+    from squeeze.recipes.measure.kv_policies import KVEvalOptions
 
     if not policies and not params["kv_budget"] and not params["against"]:
         raise SqueezeError("kv-eval needs a policy, got none: give one, such as --policy kivi:4")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import squeeze
-from squeeze.commands import cluster as clusters, options
+from squeeze.commands import cluster as clusters, options, values
 from squeeze.commands.declared import OperationCommand, options_given
 from squeeze.commands.echo import echo
 from squeeze.commands.reporting import reporting
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _FOLLOWING = ("interval", "until_idle", "keep", "remove_source")
-_SECONDS = options.Time()
+_SECONDS = values.Time()
 _FOLLOW = in_section(
     "Training runs",
     click.option(
@@ -50,7 +50,7 @@ _FOLLOW = in_section(
 
 @click.command(cls=OperationCommand, operation=PACK)
 @_FOLLOW
-@options.converting(options.PLACE)
+@options.converting(values.PLACE)
 @clusters.with_manifest
 @options.report
 @options.coding

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 import squeeze
-from squeeze.commands import options
+from squeeze.commands import options, values
 from squeeze.commands.declared import OperationCommand, options_given
 from squeeze.commands.models import Verdict, use
 from squeeze.commands.progress import steps
@@ -16,7 +16,7 @@ __all__ = ["recover"]
 
 
 @click.command(cls=OperationCommand, operation=RECOVER_FOLDER)
-@click.option("--base", required=True, metavar="PATH", type=options.PATH, help="Folder of the dense original")
+@click.option("--base", required=True, metavar="PATH", type=values.PATH, help="Folder of the dense original")
 @options.compressing
 def recover(
     source: Path,

@@ -4,19 +4,19 @@ from pathlib import Path
 
 import click
 
-from squeeze.commands import options
+from squeeze.commands import options, values
 from squeeze.commands.echo import echo
 from squeeze.commands.sections import command
 from squeeze.recipes.reports.page import check_page, read, write
 
 
 @command()
-@click.argument("runs", metavar="RUN.json...", nargs=-1, required=True, type=options.PATH)
+@click.argument("runs", metavar="RUN.json...", nargs=-1, required=True, type=values.PATH)
 @click.option(
     "-o",
     "--output",
     default=Path("report.html"),
-    type=options.PATH,
+    type=values.PATH,
     metavar="PAGE.html",
     help="Output page; default: report.html",
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from squeeze.commands import options
+from squeeze.commands import options, values
 from squeeze.commands.echo import echo
 from squeeze.commands.reporting import checkpoint_bar
 from squeeze.commands.sections import command
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from squeeze.packing.store import Store
 
 _ROW = "{:>16} {:>16} {:>7}  {}"
-_folder = click.argument("folder", metavar="STORE", type=options.PATH)
+_folder = click.argument("folder", metavar="STORE", type=values.PATH)
 _name = click.argument("name", metavar="NAME")
 
 
@@ -39,7 +39,7 @@ def store() -> None:
 
 @command()
 @_folder
-@click.argument("source", metavar="IN", type=options.PATH)
+@click.argument("source", metavar="IN", type=values.PATH)
 @click.option("--name", help="Name of the model in the store; default: that of IN")
 @click.option("--base", metavar="NAME", help="Model of the store to store differences from; default: the most similar")
 @click.option(
@@ -90,7 +90,7 @@ def list_models(folder: Path, as_json: bool) -> None:
 @command()
 @_folder
 @_name
-@click.argument("target", metavar="OUT", type=options.PATH)
+@click.argument("target", metavar="OUT", type=values.PATH)
 @options.force("an existing OUT")
 @click.option("--without-weights", is_flag=True, help="Only the other files, such as config.json and the tokenizer")
 @options.limits

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import squeeze
-from squeeze.commands import options
+from squeeze.commands import options, values
 from squeeze.commands.job import Job
 from squeeze.commands.models import use
 from squeeze.commands.progress import steps
@@ -27,20 +27,20 @@ _BATCH, _BATCH_OF_GPU = 4, 64  # sequences of 512 bytes
 _sizes = in_section(
     "Compression",
     click.option(
-        "--text-size", type=options.Size(), metavar="SIZE", help="Size of the samples in the dictionary; default: 112K"
+        "--text-size", type=values.Size(), metavar="SIZE", help="Size of the samples in the dictionary; default: 112K"
     ),
     click.option(
-        "--learn-size", type=options.Size(), metavar="SIZE", help="Size of the samples to learn from; default: 512K"
+        "--learn-size", type=values.Size(), metavar="SIZE", help="Size of the samples to learn from; default: 512K"
     ),
 )
 _training = in_section(
     "Training",
     click.option(
-        "--adapter", type=options.PATH, metavar="OUT", help="Adapter of the language model, in place of a dictionary"
+        "--adapter", type=values.PATH, metavar="OUT", help="Adapter of the language model, in place of a dictionary"
     ),
     click.option(
         "--minutes",
-        type=options.Time(minutes=True),
+        type=values.Time(minutes=True),
         metavar="M",
         help="Training time of an adapter, or of the network of -5 and -6; default: 30 (adapter)",
     ),

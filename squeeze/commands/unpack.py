@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 import squeeze
-from squeeze.commands import cluster as clusters, options
+from squeeze.commands import cluster as clusters, options, values
 from squeeze.commands.declared import base
 from squeeze.commands.reporting import reporting
 from squeeze.commands.sections import command
@@ -14,7 +14,7 @@ from squeeze.system.limits import Limits
 
 
 @command()
-@options.converting(options.PLACE)
+@options.converting(values.PLACE)
 @base
 @options.limits
 @clusters.with_manifest
@@ -47,7 +47,7 @@ def unpack(
 
 
 @command()
-@click.argument("source", metavar="IN", type=options.PLACE)
+@click.argument("source", metavar="IN", type=values.PLACE)
 @base
 @options.limits
 @clusters.cluster

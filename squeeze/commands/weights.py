@@ -8,7 +8,7 @@ import click
 
 import squeeze
 from squeeze.checkpoint.other_files import left_out
-from squeeze.commands import cluster as clusters, options
+from squeeze.commands import cluster as clusters, options, values
 from squeeze.commands.declared import OperationCommand, options_given
 from squeeze.commands.echo import echo, echo_lines
 from squeeze.commands.models import Verdict, estimate_of, use
@@ -136,7 +136,7 @@ def factorize(source: Path, target: Path, force: bool, threads: int, quiet: bool
 
 
 @click.command(cls=OperationCommand, operation=DELTA)
-@click.argument("base", metavar="BASE", type=options.PATH)
+@click.argument("base", metavar="BASE", type=values.PATH)
 @options.compressing
 def delta(
     base: Path,
@@ -203,7 +203,7 @@ def densify(
 
 
 @command()
-@click.argument("checkpoint", metavar="CKPT", type=options.PATH)
+@click.argument("checkpoint", metavar="CKPT", type=values.PATH)
 @click.option(
     "--device",
     default="cpu",

@@ -16,7 +16,8 @@ from torch import nn
 
 from squeeze.engine import calibration, gathering
 from squeeze.engine.calibration import InputStatistics, Stage
-from squeeze.engine.experts import in_memory, is_expert, seeing_all
+from squeeze.engine.expert_names import is_expert
+from squeeze.engine.experts import in_memory, seeing_all
 from squeeze.engine.method import Method
 from squeeze.engine.network import Call, Network, run_block, weight_of
 from squeeze.engine.rounding import Rounding

@@ -14,7 +14,7 @@ from torch import nn
 from squeeze.checkpoint.sparse import violations
 from squeeze.engine import calibration
 from squeeze.engine.calibration import InputStatistics
-from squeeze.engine.experts import is_expert
+from squeeze.engine.expert_names import is_expert
 from squeeze.engine.method import HessianError, JointMethod, Method, Result, layer_error
 from squeeze.engine.network import weight_of
 from squeeze.engine.report import Layer

@@ -14,7 +14,8 @@ from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.renaming import renamed
-from squeeze.engine.experts import LEAVES, Experts, Fused, Layout, published
+from squeeze.engine.expert_names import LEAVES, published
+from squeeze.engine.experts import Experts, Fused, Layout
 from squeeze.errors import FormatError, ModelError
 
 __all__ = ["Matched", "check_whole", "matched"]

@@ -10,7 +10,7 @@ from torch import nn
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.linear import StoredLinear, Tensors
 from squeeze.checkpoint.stored import Leaves, Stored, StoredForm, dtype_named
-from squeeze.errors import FormatError, printable
+from squeeze.errors import FormatError
 from squeeze.factor import METHOD, VERSION
 from squeeze.factor.form import Form, product
 from squeeze.factor.matrices import PIFA, LowRank, RowColumnPruned, Shared, SparseResidual
@@ -176,18 +176,12 @@ class FactorizedForm(StoredForm):
     method = METHOD
     leaves = LEAVES
     mark = ""  # a module may have any of the leaves
-
-    def check(self, described: Mapping[str, Any]) -> None:
-        version = described.get("version")
-        if version != VERSION:
-            words = f"unknown version {printable(repr(version))} of squeeze's factorised folders"
-            raise FormatError(f"{words}: use a newer squeeze")
+    version = VERSION
+    what = "squeeze's factorised folders"
 
     def open(self, checkpoint: Checkpoint, base: Path | str | None = None) -> Stored | None:
-        config = checkpoint.config.get("quantization_config")
-        if not isinstance(config, dict) or config.get("quant_method") != METHOD:
+        if (config := self.described(checkpoint)) is None:
             return None
-        self.check(config)
         dtype = dtype_named(config.get("dtype"))
 
         def weight(module: str, tensors: dict[str, torch.Tensor]) -> Form:

@@ -26,7 +26,7 @@ from transformers.utils.quantization_config import CompressedTensorsConfig
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.config_json import guarded
 from squeeze.checkpoint.quantized import words_for
-from squeeze.engine.experts import is_expert
+from squeeze.engine.expert_names import is_expert
 from squeeze.errors import FormatError
 from squeeze.integrations import quantised
 from squeeze.integrations.conversions import converters

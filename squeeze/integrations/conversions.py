@@ -28,7 +28,8 @@ from transformers.core_model_loading import (
 )
 
 from squeeze.checkpoint.renaming import renamed
-from squeeze.engine.experts import LEAVES, Fused, Layout
+from squeeze.engine.expert_names import LEAVES
+from squeeze.engine.experts import Fused, Layout
 from squeeze.errors import SqueezeError
 
 __all__ = ["Destination", "FromPayloads", "Payloads", "converters", "destinations", "places", "unmerged"]

@@ -21,7 +21,7 @@ from squeeze.checkpoint.pretrained import (
     load_tokenizer,
     quiet,
 )
-from squeeze.engine.experts import is_expert
+from squeeze.engine.expert_names import is_expert
 from squeeze.errors import FormatError, SqueezeError, printable
 from squeeze.integrations import gguf
 from squeeze.integrations.forms import FORMS

@@ -21,7 +21,7 @@ from squeeze.checkpoint.diffusion import is_diffusion
 from squeeze.checkpoint.pretrained import dense_model, explained, quiet
 from squeeze.checkpoint.renaming import Fit, Renamed, fit_of, model_modules, renamed
 from squeeze.checkpoint.safetensors import named
-from squeeze.engine.experts import is_expert
+from squeeze.engine.expert_names import is_expert
 from squeeze.errors import ModelError, SqueezeError, printable
 from squeeze.integrations.forms import FORMS, open_stored
 from squeeze.packing.manifest import CONVERTED

@@ -13,7 +13,8 @@ from torch import nn
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pretrained import SAFE, empty_model, load_config
 from squeeze.checkpoint.renaming import model_modules
-from squeeze.engine.experts import Experts, Layout, is_expert
+from squeeze.engine.expert_names import is_expert
+from squeeze.engine.experts import Experts, Layout
 from squeeze.engine.rounding import round_inputs
 from squeeze.errors import FormatError, printable
 from squeeze.integrations.conversions import places, unmerged

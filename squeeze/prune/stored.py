@@ -67,10 +67,8 @@ class SparseForm(StoredForm):
         _FORMAT.check(described)
 
     def open(self, checkpoint: Checkpoint, base: Path | str | None = None) -> Stored | None:
-        described = checkpoint.config.get("quantization_config")
-        if not isinstance(described, dict) or described.get("quant_method") != METHOD:
+        if (described := self.described(checkpoint)) is None:
             return None
-        self.check(described)
         return Stored(self.modules_of(checkpoint.files), dtype_named(described.get("dtype")), _FORMAT.weight)
 
     def weight(self, module: str, leaves: Leaves) -> SparseTensor:

@@ -11,8 +11,9 @@ import torch
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.inputs import only_tokens
 from squeeze.engine.method import Method
-from squeeze.engine.pipeline import Progress, Writer
+from squeeze.engine.pipeline import Progress
 from squeeze.engine.report import Report
+from squeeze.engine.writing import Writer
 from squeeze.errors import SqueezeError
 from squeeze.factor import METHOD, VERSION
 from squeeze.factor.form import Form

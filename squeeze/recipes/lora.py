@@ -17,8 +17,8 @@ from safetensors.torch import save_file
 from squeeze.checkpoint.checkpoint import Checkpoint, disk_errors
 from squeeze.checkpoint.lora_folder import ADAPTER, CONFIG, LEAVES, PREFIX
 from squeeze.engine.network import Network, is_linear
-from squeeze.engine.pipeline import Writer
 from squeeze.engine.report import Report
+from squeeze.engine.writing import Writer
 from squeeze.factor.form import as_dense
 from squeeze.factor.lora import LoraTensor
 from squeeze.packing import folder as folders

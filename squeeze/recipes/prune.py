@@ -9,9 +9,10 @@ import torch
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.sparse import SparseTensor
 from squeeze.engine.forward import input_squares
-from squeeze.engine.pipeline import Progress, Writer
+from squeeze.engine.pipeline import Progress
 from squeeze.engine.report import NAME as REPORT, Report
 from squeeze.engine.sharding import LocalWorkers, Workers
+from squeeze.engine.writing import Writer
 from squeeze.errors import SqueezeError
 from squeeze.operations import Request
 from squeeze.options import values_of

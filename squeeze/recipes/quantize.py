@@ -10,14 +10,15 @@ from typing import Any
 import torch
 
 from squeeze.checkpoint.checkpoint import Checkpoint
-from squeeze.engine.experts import is_expert
+from squeeze.engine.expert_names import is_expert
 from squeeze.engine.forward import input_squares
 from squeeze.engine.inputs import first_of
 from squeeze.engine.network import Network
-from squeeze.engine.pipeline import Progress, Writer
+from squeeze.engine.pipeline import Progress
 from squeeze.engine.report import Report
 from squeeze.engine.selection import ignored
 from squeeze.engine.sharding import LocalWorkers, Workers
+from squeeze.engine.writing import Writer
 from squeeze.errors import OptionError, SqueezeError, printable
 from squeeze.integrations.gguf.export import Export
 from squeeze.integrations.opening import check_planned

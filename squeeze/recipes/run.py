@@ -13,10 +13,11 @@ from squeeze.checkpoint.checkpoint import Checkpoint, saved
 from squeeze.engine.inputs import Inputs, Samples
 from squeeze.engine.method import Method
 from squeeze.engine.network import Network
-from squeeze.engine.pipeline import WORK, Compression, Progress, Writer
+from squeeze.engine.pipeline import WORK, Compression, Progress
 from squeeze.engine.report import NAME as REPORT, Report
 from squeeze.engine.selection import check_ignored
 from squeeze.engine.sharding import LocalWorkers, Workers
+from squeeze.engine.writing import Writer
 from squeeze.errors import SqueezeError
 from squeeze.integrations.opening import check_opens
 from squeeze.operations import Operation, Request

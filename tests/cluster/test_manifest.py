@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 import squeeze
-from squeeze.cluster.files import COMPRESS
 from squeeze.cluster.manifest import Manifest, Record, read_manifest
+from squeeze.cluster.operations import COMPRESS
 from squeeze.system.storage import path_of
 
 OPTIONS = {"level": 1, "verify": True, "block_size": 4096, "threads": 1}

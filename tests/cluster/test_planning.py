@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from squeeze.cluster.files import COMPRESS, HASH, File, Task
+from squeeze.cluster.operations import COMPRESS, HASH, File, Task
 from squeeze.cluster.planning import CompressedFiles, Planner
 from squeeze.system.storage import path_of
 

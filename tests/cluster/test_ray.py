@@ -9,7 +9,7 @@ import pytest
 import squeeze
 from squeeze.cluster import engine as engines
 from squeeze.cluster.engine import Call, Needs
-from squeeze.cluster.files import COMPRESS, File, Task
+from squeeze.cluster.operations import COMPRESS, File, Task
 from squeeze.cluster.run import Run
 from squeeze.errors import ClusterError
 from squeeze.system.unchanged import stamp_of

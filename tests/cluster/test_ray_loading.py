@@ -10,7 +10,7 @@ import pytest
 import squeeze
 from squeeze.cluster import engine as engines, files
 from squeeze.cluster.engine import Call, Needs
-from squeeze.cluster.files import COMPRESS, DECOMPRESS, File, Task
+from squeeze.cluster.operations import COMPRESS, DECOMPRESS, File, Task
 from squeeze.codecs.recurrent import weights
 from squeeze.codecs.stream import dictionary
 from squeeze.lm import models

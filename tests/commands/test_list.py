@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from squeeze import cli
 from squeeze.codecs.stream import container
-from squeeze.codecs.stream.index import Index, index_bytes
+from squeeze.codecs.stream.footer import Index, index_bytes
 from tests.makers import wrapped
 from tests.makers.command import listed, run, usage_error
 

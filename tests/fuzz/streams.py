@@ -9,7 +9,7 @@ import xxhash
 import squeeze
 from squeeze.codecs.stream import container
 from squeeze.codecs.stream.container import BlockHeader
-from squeeze.codecs.stream.index import Index, index_bytes
+from squeeze.codecs.stream.footer import Index, index_bytes
 from squeeze.system.binary import read_exactly, varint
 from tests.fuzz import mutations
 from tests.fuzz.judging import Wrong

@@ -8,7 +8,7 @@ import xxhash
 import squeeze
 from squeeze.codecs.stream import container
 from squeeze.codecs.stream.compressor import compress_stream
-from squeeze.codecs.stream.index import Index, index_bytes
+from squeeze.codecs.stream.footer import Index, index_bytes
 from tests.makers import inputs
 
 DATA = inputs.words(2_000) + inputs.random_bytes(3_000) + inputs.words(4_000, seed=3)

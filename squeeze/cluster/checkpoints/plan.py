@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 
-from squeeze.cluster.files import HASH, PACK, UNPACK, File, Part, Task
+from squeeze.cluster.operations import HASH, PACK, UNPACK, File, Part, Task
 from squeeze.cluster.planning import Planned
 from squeeze.packing.bundling import planned
 from squeeze.packing.container import PackedFile

@@ -16,8 +16,9 @@ from squeeze.cluster.checkpoints import work
 from squeeze.cluster.checkpoints.place import making, tidy
 from squeeze.cluster.checkpoints.plan import Planner, memory_of
 from squeeze.cluster.engine import Engine, Needs
-from squeeze.cluster.files import PACK, UNPACK, VERIFY, File, FileResult, Task, version_of
+from squeeze.cluster.files import version_of
 from squeeze.cluster.manifest import Manifest, Record, read_manifest
+from squeeze.cluster.operations import PACK, UNPACK, VERIFY, File, FileResult, Task
 from squeeze.cluster.run import Kind, Run
 from squeeze.errors import ClusterError, DamagedError, FormatError, printable
 from squeeze.packing import container, folder, manifest as manifests, pack as packing

@@ -11,19 +11,8 @@ from typing import BinaryIO
 
 import xxhash
 
-from squeeze.cluster.files import (
-    HASH,
-    PACK,
-    VERIFY,
-    File,
-    FileResult,
-    Part,
-    Task,
-    check_unchanged,
-    open_unchanged,
-    remove_parts,
-    result_or_error,
-)
+from squeeze.cluster.files import check_unchanged, open_unchanged, remove_parts
+from squeeze.cluster.operations import HASH, PACK, VERIFY, File, FileResult, Part, Task, result_or_error
 from squeeze.errors import DamagedError, FormatError
 from squeeze.packing import parts
 from squeeze.packing.base import is_packed

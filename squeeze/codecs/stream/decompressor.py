@@ -14,8 +14,9 @@ from squeeze.codecs.stream.container import BlockHeader, Header
 from squeeze.codecs.stream.copies import Copies, Literals, restore
 from squeeze.codecs.stream.decoding import Progress, check_raw, decode_block, decode_repeats, report
 from squeeze.codecs.stream.estimates import check_block_memory
+from squeeze.codecs.stream.footer import Index, read_following_index
 from squeeze.codecs.stream.history import History, ReadBack
-from squeeze.codecs.stream.index import Index, read_following_index, read_index
+from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.stream.resources import DictionarySource, Resources, Totals
 from squeeze.codecs.stream.salvage import salvage_stream
 from squeeze.codecs.stream.settings import Settings, from_header

@@ -17,8 +17,9 @@ from squeeze.codecs.stream import container
 from squeeze.codecs.stream.copies import Literals, restore
 from squeeze.codecs.stream.decoding import Progress, check_raw, decode_block, decode_repeats, load_block
 from squeeze.codecs.stream.estimates import check_block_memory
+from squeeze.codecs.stream.footer import Index, index_bytes, read_checksum
 from squeeze.codecs.stream.history import LoadedBlocks
-from squeeze.codecs.stream.index import Index, index_bytes, indexes_from_end, read_checksum
+from squeeze.codecs.stream.index import indexes_from_end
 from squeeze.codecs.stream.memory import EntryCounter
 from squeeze.codecs.stream.resources import Resources, Totals
 from squeeze.codecs.stream.salvaged import Salvaged

@@ -10,7 +10,7 @@ import xxhash
 from squeeze.codecs.stream import container
 from squeeze.codecs.stream.container import Coded
 from squeeze.codecs.stream.contents import Contents, merged
-from squeeze.codecs.stream.index import Index, index_bytes
+from squeeze.codecs.stream.footer import Index, index_bytes
 from squeeze.codecs.stream.opened import OpenedBlock
 from squeeze.codecs.stream.resources import Totals
 from squeeze.codecs.stream.summing import contents_of

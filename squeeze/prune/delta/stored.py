@@ -17,8 +17,8 @@ from squeeze.checkpoint.linear import StoredLinear
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.checkpoint.sparse import SparseTensor
 from squeeze.checkpoint.stored import Leaves, Stored, StoredForm, dtype_named, named
-from squeeze.engine.pipeline import Writer
-from squeeze.errors import FormatError, ModelError, printable
+from squeeze.engine.writing import Writer
+from squeeze.errors import FormatError, ModelError
 from squeeze.kernels import sparse24
 from squeeze.prune.delta.base import BaseWeights
 from squeeze.prune.delta.method import DeltaTensor
@@ -124,17 +124,12 @@ class DeltaForm(StoredForm):
     method = METHOD
     leaves = LEAVES
     mark = "sparse_mask"
-
-    def check(self, described: Mapping[str, Any]) -> None:
-        if described.get("version") != _VERSION:
-            version = printable(repr(described.get("version")))
-            raise FormatError(f"unknown version {version} of differences from a base: use a newer squeeze")
+    version = _VERSION
+    what = "differences from a base"
 
     def open(self, checkpoint: Checkpoint, base: Path | str | None = None) -> Stored | None:
-        described = checkpoint.config.get("quantization_config")
-        if not isinstance(described, dict) or described.get("quant_method") != METHOD:
+        if (described := self.described(checkpoint)) is None:
             return None
-        self.check(described)
         weights, dtype = BaseWeights.of(checkpoint.folder, described, base), dtype_named(described.get("dtype"))
 
         def weight(module: str, tensors: dict[str, torch.Tensor]) -> DeltaTensor:

@@ -14,8 +14,8 @@ from torch.nn import functional
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.linear import StoredLinear
 from squeeze.checkpoint.stored import Leaves, Stored, StoredForm, dtype_named
-from squeeze.engine.pipeline import Writer
-from squeeze.errors import FormatError, printable
+from squeeze.engine.writing import Writer
+from squeeze.errors import FormatError
 from squeeze.kernels import trellis
 from squeeze.kernels.trellis import cpu
 from squeeze.numerics.hadamard import rotate_blocks
@@ -145,17 +145,12 @@ class TrellisForm(StoredForm):
     method = METHOD
     leaves = LEAVES
     mark = "trellis_codes"
-
-    def check(self, described: Mapping[str, Any]) -> None:
-        if described.get("version") != _VERSION:
-            version = printable(repr(described.get("version")))
-            raise FormatError(f"unknown version {version} of trellis codes: use a newer squeeze")
+    version = _VERSION
+    what = "trellis codes"
 
     def open(self, checkpoint: Checkpoint, base: Path | str | None = None) -> Stored | None:
-        described = checkpoint.config.get("quantization_config")
-        if not isinstance(described, dict) or described.get("quant_method") != METHOD:
+        if (described := self.described(checkpoint)) is None:
             return None
-        self.check(described)
         dtype = dtype_named(described.get("dtype"))
 
         def weight(module: str, tensors: dict[str, torch.Tensor]) -> TrellisTensor:

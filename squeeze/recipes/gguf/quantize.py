@@ -17,9 +17,9 @@ from squeeze.checkpoint.architectures import HEAD
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.engine.network import Network, weight_of
-from squeeze.engine.pipeline import Writer
 from squeeze.engine.report import Report
 from squeeze.engine.selection import plan
+from squeeze.engine.writing import Writer
 from squeeze.errors import DamagedError, FormatError, OptionError, SqueezeError
 from squeeze.integrations.gguf.export import Export, padded
 from squeeze.operations import Request

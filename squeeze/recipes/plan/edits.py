@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from squeeze.checkpoint.checkpoint import DTYPES, Checkpoint
-from squeeze.engine.experts import is_expert
+from squeeze.engine.expert_names import is_expert
 from squeeze.engine.method import Method, Result
 from squeeze.engine.network import Network
 from squeeze.factor.curvature import on_disk

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from squeeze.checkpoint.architectures import architecture_of, head_size
-from squeeze.engine.experts import is_expert
+from squeeze.engine.expert_names import is_expert
 from squeeze.engine.method import Method
 from squeeze.engine.network import Network, weight_of
 from squeeze.errors import ModelError

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from squeeze.checkpoint.checkpoint import Checkpoint
-from squeeze.engine.experts import is_expert
+from squeeze.engine.expert_names import is_expert
 from squeeze.engine.method import Method
 from squeeze.engine.network import Network, weight_of
 from squeeze.engine.pipeline import Progress

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from squeeze.checkpoint.checkpoint import Checkpoint
-from squeeze.engine.experts import is_expert
+from squeeze.engine.expert_names import is_expert
 from squeeze.engine.inputs import Inputs, only_tokens
 from squeeze.engine.network import Network
 from squeeze.engine.selection import plan

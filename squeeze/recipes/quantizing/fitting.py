@@ -13,7 +13,7 @@ from torch import nn
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pretrained import dense_model
 from squeeze.checkpoint.renaming import model_modules
-from squeeze.engine.experts import is_expert
+from squeeze.engine.expert_names import is_expert
 from squeeze.engine.network import Network, weight_of
 from squeeze.engine.selection import plan
 from squeeze.errors import FormatError, OptionError

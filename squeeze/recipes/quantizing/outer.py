@@ -12,7 +12,7 @@ import torch
 
 from squeeze.engine.network import Network, weight_of
 from squeeze.engine.outer import embedding_of, head_of, is_tied
-from squeeze.engine.pipeline import Writer
+from squeeze.engine.writing import Writer
 from squeeze.errors import FormatError, OptionError, SqueezeError
 from squeeze.options import values_of
 from squeeze.quant.blocks import GRIDS

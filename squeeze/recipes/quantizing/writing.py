@@ -12,8 +12,8 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.config_json import CONFIG, read_config
 from squeeze.checkpoint.diffusion import is_diffusion
 from squeeze.checkpoint.quantized import QuantizedTensor
-from squeeze.engine.experts import is_expert, is_merged
-from squeeze.engine.pipeline import Writer
+from squeeze.engine.expert_names import is_expert, is_merged
+from squeeze.engine.writing import Writer
 from squeeze.errors import FormatError, OptionError
 from squeeze.quant.blocks import GRIDS
 from squeeze.quant.codebooks import Float8

@@ -10,7 +10,8 @@ import squeeze
 from squeeze.codecs.stream import container
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
-from squeeze.codecs.stream.index import index_bytes, read_index, read_index_before
+from squeeze.codecs.stream.footer import index_bytes, read_index_before
+from squeeze.codecs.stream.index import read_index
 from squeeze.errors import DamagedError, FormatError, TruncatedError
 from squeeze.system.binary import varint
 from tests.makers import inputs

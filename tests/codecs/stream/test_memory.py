@@ -16,7 +16,8 @@ from squeeze.codecs.stream import compressor, container, decompressor, levels, m
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.estimates import memory_to_restore
-from squeeze.codecs.stream.index import Index, index_bytes, read_index
+from squeeze.codecs.stream.footer import Index, index_bytes
+from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.stream.resources import Resources
 from squeeze.errors import LimitError
 from squeeze.system.limits import Limits

@@ -9,7 +9,8 @@ import squeeze
 from squeeze.codecs.stream import container
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
-from squeeze.codecs.stream.index import Index, index_bytes, read_index
+from squeeze.codecs.stream.footer import Index, index_bytes
+from squeeze.codecs.stream.index import read_index
 from squeeze.errors import LimitError, OptionError, SqueezeError
 from squeeze.system.limits import Limits
 from tests.makers import inputs

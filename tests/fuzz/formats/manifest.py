@@ -7,8 +7,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from squeeze.cluster.files import COMPRESS
 from squeeze.cluster.manifest import Manifest as Notes, read_manifest, read_options, read_records
+from squeeze.cluster.operations import COMPRESS
 from squeeze.cluster.shards import SHARDS, Noted
 from squeeze.codecs.shards.plan import Template
 from squeeze.errors import FormatError
