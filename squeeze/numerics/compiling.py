@@ -15,7 +15,9 @@ import numba
 from numba.core import types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
+from numba.core.compiler_machinery import PassManager
 from numba.core.cpu import CPUContext
+from numba.core.typing.templates import make_concrete_template
 from numba.extending import intrinsic
 
 # Not by `from`, which `compiled_sources` follows: no machine code depends on these.
@@ -37,12 +39,24 @@ _STEP: dict[str, Any] = {**_KERNEL, "no_cpython_wrapper": True}
 _RARE = 50_000, 20, 50  # thresholds of gc: without any collection, a kernel's garbage takes 120 MB
 
 
+# Passes of numba's names for closures, generators, array expressions and such, which kernels and steps do not have.
+_NOT_NEEDED = {
+    "inline_closure_likes",
+    "inline_inlinables",
+    "inline_overloads",
+    "literal_unroll",
+    "make_function_op_code_to_jit_function",
+    "nopython_rewrites",
+    "with_lifting",
+}
+
+
 KERNELS: dict[str, Any] = {}  # kernels of the modules that are imported, by module:name
 
 
 def kernel(function: Callable) -> Any:
     """Compile an entry point without the GIL, and cache it on disk."""
-    compiled = _cached(function, _KERNEL)
+    compiled = _cached(function, {**_KERNEL, "pipeline_class": _ShortCompiler})
     cache = compiled._cache  # kernels need nothing that numba loads for compiling
 
     cache.load_overload = _loading(
@@ -95,6 +109,7 @@ def _cached(function: Callable, options: dict[str, Any], compiler: Callable[...,
     cache.save_overload = saved
     if compiler is numba.njit:
         compiled.compile = _with_rare_collections(compiled.compile)
+        _called_plainly(compiled)
     KERNELS[f"{function.__module__}:{function.__qualname__}"] = compiled
     return compiled
 
@@ -142,12 +157,31 @@ def _mention(sentence: str | None = None) -> None:
 
 def part(function: Callable) -> Any:
     """Compile a function for kernels that is too large to be inlined. Python cannot call it."""
-    return numba.njit(pipeline_class=_StepCompiler, **_STEP)(_named(function))
+    return _called_plainly(numba.njit(pipeline_class=_StepCompiler, **_STEP)(_named(function)))
 
 
 def inline(function: Callable) -> Any:
     """Compile a step that is inlined into every kernel that calls it. Python cannot call it."""
-    return numba.njit(pipeline_class=_StepCompiler, forceinline=True, **_STEP)(function)
+    return _called_plainly(numba.njit(pipeline_class=_StepCompiler, forceinline=True, **_STEP)(function))
+
+
+def _called_plainly(compiled: Any) -> Any:
+    """Let kernels that call a function with a constant share what is compiled for a variable.
+
+    numba compiles a function for each constant integer, which LLVM does again where it inlines the function. It also
+    compares the types of a call with those of all that is compiled, but only one fits.
+    """
+
+    def get_call_template(args: tuple[Any, ...], kws: dict[str, Any]) -> tuple[Any, ...]:
+        signature, args = compiled._compiler.fold_argument_types(args, kws)
+        args = tuple(map(types.unliteral, args))
+        compiled.compile(args)
+        found = [compiled.overloads[args].signature]
+        name = compiled.py_func.__name__
+        return make_concrete_template(name, key=name, signatures=found), signature, args, {}
+
+    compiled.get_call_template = get_call_template
+    return compiled
 
 
 _made = Counter[tuple[str, str]]()  # functions of one name in one module: closures, of other constants each
@@ -193,7 +227,19 @@ class _StepLibrary(JITCodeLibrary):
         self._finalized = True
 
 
-class _StepCompiler(Compiler):
+class _ShortCompiler(Compiler):
+    """numba's way to machine code without the passes for what kernels and steps do not have: closures, generators,
+    array expressions, functions that are inlined before types are known. They take a fifteenth of the
+    time."""
+
+    def define_pipelines(self) -> list[PassManager]:
+        manager, *rest = super().define_pipelines()
+        manager.passes = [entry for entry in manager.passes if entry[0].name() not in _NOT_NEEDED]
+        manager.finalize()
+        return [manager, *rest]
+
+
+class _StepCompiler(_ShortCompiler):
     def __init__(self, typing: Any, target: Any, library: Any, *rest: Any) -> None:
         super().__init__(typing, target, library or _StepLibrary(target.codegen(), "step"), *rest)
 

@@ -24,20 +24,23 @@ def are_alike(data: np.ndarray, deep: bool) -> bool:
     if data.size < _LEAST:
         return False
     begin = max(data.size - _SAMPLE, 0) // 2
-    sample = data[begin : begin + _SAMPLE]
+    sample = data[begin : begin + _SAMPLE].copy()  # writable as blocks are, so that the same steps serve both
     registers = np.zeros(fields.REGISTERS, np.uint64)
     places, numbers = np.zeros(fields.PLACES, np.int32), np.zeros((fields.NUMBERS, 3), np.int64)
     share, of = _LEAST_SHARES[deep]
-    return bool(of * _told(sample, registers, places, numbers) >= share * sample.size)
+    return bool(of * _told(sample, registers, places, numbers, True) >= share * sample.size)
 
 
 @kernel
-def _told(data: np.ndarray, registers: np.ndarray, places: np.ndarray, numbers: np.ndarray) -> int:
-    """Return the number of bytes that are those of the line above, or of the last line of the same form."""
+def _told(data: np.ndarray, registers: np.ndarray, places: np.ndarray, numbers: np.ndarray, with_above: bool) -> int:
+    """Return the number of bytes that are those of the line above, or of the last line of the same form.
+
+    `with_above` is True: an argument, not a constant, since levels 1 to 3 compile `fields.update_byte` with one, too.
+    """
     told = 0
     for i in range(data.size):
         byte, above, alike = np.uint64(data[i]), registers[fields.ABOVE], registers[fields.ALIKE]
         if (above & np.uint64(0xFF)) == byte or (alike & np.uint64(0xFF)) == byte:
             told += 1
-        fields.update_byte(registers, places, numbers, data, i + 1)
+        fields.update_byte(registers, places, numbers, data, i + 1, with_above)
     return told
