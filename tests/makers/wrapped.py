@@ -43,6 +43,34 @@ def wheel(texts: tuple[bytes, ...] = TEXTS, wrong: bytes = b"", name: str = "wor
     return file.getvalue()
 
 
+def signed_jar(texts: tuple[bytes, ...] = TEXTS, wrong: bytes = b"", is_last: bool = False) -> bytes:
+    """Return a signed archive of Java, whose signature is text.
+
+    Args:
+        texts: its members, in one of which the name is longer than a line.
+        wrong: more lines at the end of the manifest.
+        is_last: whether manifest and signature file come after the members, as in those of Android.
+    """
+
+    def section(name: str, content: bytes) -> bytes:
+        line, lines = f"Name: {name}".encode(), []
+        while len(line) > 70:
+            line, lines = b" " + line[70:], [*lines, line[:70]]
+        digest = base64.b64encode(hashlib.sha256(content).digest())
+        return b"".join(part + b"\r\n" for part in [*lines, line, b"SHA-256-Digest: " + digest, b""])
+
+    members = {f"words/{'of/many/' * 8 * (n == 1)}part-{n}.txt": text for n, text in enumerate(texts)}
+    sections = {name: section(name, content) for name, content in members.items()}
+    manifest = b"Manifest-Version: 1.0\r\n\r\n" + b"".join(sections.values()) + wrong
+    signed = (section(name, sections[name]) for name in reversed(sections))
+    whole = base64.b64encode(hashlib.sha256(manifest).digest())
+    signature = b"Signature-Version: 1.0\r\nSHA-256-Digest-Manifest: " + whole + b"\r\n\r\n" + b"".join(signed)
+    about = {"META-INF/MANIFEST.MF": manifest, "META-INF/KEY.SF": signature}
+    if is_last:
+        return zip_archive(members | dict(reversed(about.items())))
+    return zip_archive(about | members)
+
+
 def gzip_file(content: bytes) -> bytes:
     """Return a gzip file with a name in its header."""
     file = io.BytesIO()
@@ -72,6 +100,7 @@ def documents() -> dict[str, bytes]:
     return {
         "zip": zip_archive(members),
         "wheel": wheel(),
+        "signed archive": signed_jar(),
         "gzip": gzip_file(TEXTS[0]),
         "zlib": b"stream\n" + zlib.compress(TEXTS[1]) + b"\nendstream stream\n" + zlib.compress(TEXTS[2], 9) + b"\n",
         "PNG": png(inputs.words(8_000)),

@@ -67,6 +67,8 @@ def _take_own(node: dict[str, Any], own: Bytes) -> None:
 
 def _close(node: dict[str, Any], closings: Closings) -> bytes:
     own, data, wrappers, contents = Bytes(node["own"]), b"", [], []
+    if any(child["kind"] == 0 and child["extra"] and child["extra"][0] & 16 for child in node["children"]):
+        return _close_signed(node, closings)
     for child in node["children"]:
         data += own.take(child["gap"])
         content = _close(child["node"], closings)
@@ -82,6 +84,43 @@ def _close(node: dict[str, Any], closings: Closings) -> bytes:
         wrappers.append((len(data), len(data) + len(wrapper), flags, fields))
         data += wrapper
     return _filled(data + own.take(own.rest), wrappers)
+
+
+def _close_signed(node: dict[str, Any], closings: Closings) -> bytes:
+    own, values, sections, found = Bytes(node["own"]), {}, dict[bytes, bytes](), []
+    for child in node["children"]:
+        assert child["kind"] not in (22, 23)
+        flags = child["extra"][0] if child["kind"] == 0 and child["extra"] else 0
+        gap, content = own.take(child["gap"]), _close(child["node"], closings)
+        header = max((at for at in range(max(len(gap) - 4096, 0), len(gap) - 29) if _ends(gap, at)), default=-1)
+        name = gap[header + 30 :][: gap[header + 26] + 256 * gap[header + 27]] if header >= 0 else b""
+        stream = None
+        if not flags & 16:
+            stream = closings.close(content, child["closing"]) if child["closing"] else b""
+            if child["kind"] == 0 and name == naive_zip.MANIFEST:
+                sections = naive_zip.sections(content)
+            elif child["kind"] == 0 and not naive_zip.is_signature(name):
+                values[name] = content
+        found.append([gap, child, flags, name, content, stream])
+    for is_manifest in (True, False):
+        for one in found:
+            if one[2] & 16 and is_manifest == (one[3] == naive_zip.MANIFEST):
+                one[4] = naive_zip.digests(one[4], values if is_manifest else sections)
+                sections = naive_zip.sections(one[4]) if is_manifest else sections
+                one[5] = closings.close(one[4], one[1]["closing"])
+    data, wrappers = b"", []
+    for gap, child, flags, _, content, stream in found:
+        data += gap
+        wrapper = _closed(child["kind"], content, child["extra"], stream)
+        fields = struct.pack("<III", zlib.crc32(content), len(stream), len(content))
+        wrappers.append((len(data), len(data) + len(wrapper), flags, fields))
+        data += wrapper
+    return _filled(data + own.take(own.rest), wrappers)
+
+
+def _ends(gap: bytes, at: int) -> bool:
+    sizes = gap[at + 26] + 256 * gap[at + 27] + gap[at + 28] + 256 * gap[at + 29]
+    return gap[at : at + 4] == b"PK\3\4" and at + 30 + sizes == len(gap)
 
 
 def _filled(empty: bytes, wrappers: list[tuple[int, int, int, bytes]]) -> bytes:

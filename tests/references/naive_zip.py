@@ -1,4 +1,4 @@
-"""Directories of zip archives and RECORDs of wheels, written from docs/format.md, 21.20 and 21.21."""
+"""Directories of zip archives, RECORDs of wheels and digests of archives: docs/format.md, 21.20, 21.21 and 21.23."""
 
 import base64
 import hashlib
@@ -142,6 +142,52 @@ def _expected(extra: bytes, lengths: dict[bytes, int] | None) -> bytes:
         if number in lengths:
             kept = value[: lengths[number]]
             found += number + len(kept).to_bytes(2, "little") + kept
+    return found
+
+
+MANIFEST = b"META-INF/MANIFEST.MF"
+
+
+def is_signature(name: bytes) -> bool:
+    return name[:9] == b"META-INF/" and name[-3:] == b".SF"
+
+
+def digests(remains: bytes, values: dict[bytes, bytes]) -> bytes:
+    hashes = {b"SHA-256-Digest: ": "sha256", b"SHA1-Digest: ": "sha1", b"SHA-1-Digest: ": "sha1"}
+    lines = []
+    for line, name in _named_lines(remains):
+        text = line[:-1] if line.endswith(b"\r") else line
+        if text in hashes and name and name in values:
+            lines.append(text + base64.b64encode(hashlib.new(hashes[text], values[name]).digest()) + line[len(text) :])
+        else:
+            lines.append(line)
+    return b"\n".join(lines)
+
+
+def sections(manifest: bytes) -> dict[bytes, bytes]:
+    found, begin, at = {}, None, 0
+    for line, name in _named_lines(manifest):
+        if line.startswith(b"Name: "):
+            begin = at
+        at += len(line) + 1
+        if line in (b"", b"\r") and begin is not None:
+            found[name], begin = manifest[begin:at], None
+    return found
+
+
+def _named_lines(content: bytes) -> list[tuple[bytes, bytes]]:
+    found, name, new = [], b"", None
+    for line in content.split(b"\n"):
+        text = line[:-1] if line.endswith(b"\r") else line
+        if text.startswith(b"Name: "):
+            new = text[6:]
+        elif new is not None and text.startswith(b" "):
+            new += text[1:]
+        elif new is not None:
+            name, new = new, None
+        found.append((line, name))
+        if not text:
+            name = b""
     return found
 
 

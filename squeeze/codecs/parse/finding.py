@@ -12,6 +12,7 @@ from squeeze.codecs.image.layout import Layout
 from squeeze.codecs.jpeg.medium import find_images
 from squeeze.codecs.parse.base85 import Ascii85
 from squeeze.codecs.parse.fax.wrapper import Fax
+from squeeze.codecs.parse.jar_digests import MANIFEST, SIGNATURE, Digests, kind_of, name_before
 from squeeze.codecs.parse.planes import Numbers, Planes
 from squeeze.codecs.parse.protocol import Found
 from squeeze.codecs.parse.room import Room
@@ -20,7 +21,7 @@ from squeeze.codecs.parse.strips import Differences, Strip, strips_in
 from squeeze.codecs.parse.tree import DEEPEST, MOST_WRAPPERS, Child, Node
 from squeeze.codecs.parse.wheel_record import is_record, lines_of
 from squeeze.codecs.parse.wrappers import WRAPPERS
-from squeeze.codecs.parse.zip_fields import RECORD, Member, emptied
+from squeeze.codecs.parse.zip_fields import DIGESTS, RECORD, Member, emptied
 
 __all__ = ["candidates", "node_of", "parse"]
 
@@ -154,6 +155,7 @@ def node_of(data: np.ndarray, children: list[Child]) -> Node:
     else:
         flags = [0] * len(members)
     _leave_out_record(data, children, members, flags)
+    _leave_out_digests(data, children, members, flags)
     owned, done = list[np.ndarray](), 0
     for number, (member, flag) in enumerate(zip(members, flags, strict=True)):
         owned.append(data[done : member.start])
@@ -174,6 +176,29 @@ def _leave_out_record(data: np.ndarray, children: list[Child], members: list[Mem
                 children[number] = replace(children[number], node=Node(remains))
                 flags[number] |= RECORD
             return
+
+
+def _leave_out_digests(data: np.ndarray, children: list[Child], members: list[Member], flags: list[int]) -> None:
+    """Replace manifests and signature files of an archive by what remains of them, and flag them."""
+    if any(flag & RECORD for flag in flags) or any(WRAPPERS[child.kind].has_palette for child in children):
+        return
+    found = dict[int, tuple[bytes, np.ndarray]]()  # names and contents of zip members, by their numbers
+    for number, member in enumerate(members):
+        if member.content is not None:
+            found[number] = name_before(data[members[number - 1].end if number else 0 : member.start]), member.content
+    kinds = {number: kind for number, (name, _) in found.items() if (kind := kind_of(name))}
+    if not kinds:
+        return
+    digests = Digests(found.values())
+    for wanted in (MANIFEST, SIGNATURE):
+        numbers = [number for number, kind in kinds.items() if kind == wanted]
+        for number in numbers:
+            remains = digests.emptied(wanted, found[number][1])
+            if remains is not None:
+                children[number] = replace(children[number], node=Node(remains))
+                flags[number] |= DIGESTS
+        for number in sorted(numbers, key=lambda number: flags[number] & DIGESTS) if wanted == MANIFEST else ():
+            digests.read(found[number][1])
 
 
 def candidates(data: bytes, without: Container[int] = (), named: Iterable[int] = ()) -> list[tuple[int, int]]:

@@ -9,13 +9,14 @@ import numpy as np
 
 from squeeze.codecs.content import Content, Region
 from squeeze.codecs.parse.deflate.stream import Closings
+from squeeze.codecs.parse.jar_digests import MANIFEST, Digests, kind_of, name_before
 from squeeze.codecs.parse.palette import Palette, ranks_of
 from squeeze.codecs.parse.protocol import Found
 from squeeze.codecs.parse.room import MOST_OPENED
 from squeeze.codecs.parse.streams import ZipMember
 from squeeze.codecs.parse.wheel_record import record_of
 from squeeze.codecs.parse.wrappers import WRAPPERS
-from squeeze.codecs.parse.zip_fields import ALL, RECORD, Member, fill
+from squeeze.codecs.parse.zip_fields import ALL, DIGESTS, RECORD, Member, fill
 from squeeze.errors import DamagedError
 from squeeze.system.binary import read_exactly, read_varint, varint
 
@@ -79,14 +80,52 @@ def to_bytes(root: Node) -> bytes:
 
 
 def _written(node: Node, closings: Closings) -> bytes:
+    inner, closed, later = list[bytes](), dict[int, bytes](), _deferred(node)
+    for number, child in enumerate(node.children):
+        inner.append(_written(child.node, closings))
+        if number not in later:
+            closed[number] = _closing(child, closings)
+    closed |= {number: _closing(node.children[number], closings) for number in later}
     parts = [varint(node.own.size), varint(len(node.children))]
-    for child in node.children:
-        assert child.found
-        inner, opened = _written(child.node, closings), child.found.opened
-        closing = closings.encode(opened) if opened else b""
-        parts += [varint(child.gap), bytes([child.kind]), inner]
-        parts += [part for text in (child.found.extra, closing) for part in (varint(len(text)), text)]
+    for number, child in enumerate(node.children):
+        parts += [varint(child.gap), bytes([child.kind]), inner[number]]
+        parts += [part for text in (_extra(child), closed[number]) for part in (varint(len(text)), text)]
     return b"".join(parts)
+
+
+def _closing(child: Child, closings: Closings) -> bytes:
+    """Return what closes the stream of a wrapper that was found."""
+    assert child.found
+    return closings.encode(child.found.opened) if child.found.opened else b""
+
+
+def _extra(child: Child) -> bytes:
+    """Return what closes a wrapper, without what closes its stream."""
+    return child.found.extra if child.found else child.extra
+
+
+def _names(node: Node) -> list[bytes]:
+    """Return the names of the zip members that are wrappers of a node, empty for others."""
+    found, done = list[bytes](), 0
+    for child in node.children:
+        gap = node.own[done : done + child.gap]
+        found.append(name_before(gap) if child.kind == ZipMember.kind else b"")
+        done += child.gap
+    return found
+
+
+def _deferred(node: Node) -> dict[int, int]:
+    """Return the kinds of the wrappers whose digests follow from others, by number, in the order of closing them.
+
+    Raises:
+        DamagedError: if their names are not those of such.
+    """
+    flagged = [number for number, child in enumerate(node.children) if _flags(child) & DIGESTS]
+    named = _names(node) if flagged else []
+    kinds = {number: kind_of(named[number]) for number in flagged}
+    if not all(kinds.values()):
+        raise _impossible()
+    return dict(sorted(kinds.items(), key=lambda item: (item[1] != MANIFEST, item[0])))
 
 
 def read(written: bytes, opened: np.ndarray) -> Node:
@@ -159,8 +198,11 @@ def close(root: Node, most: int) -> np.ndarray:
 
 def _closed(node: Node, closings: Closings, most: int) -> np.ndarray:
     done, size, pieces, starts, members, has_record = 0, 0, list[np.ndarray](), list[int](), list[Member](), False
-    for child in node.children:
+    later = _deferred(node)
+    for number, child in enumerate(node.children):
         wrapper, extra = WRAPPERS[child.kind], child.extra
+        if later and (wrapper.has_palette or _flags(child) & RECORD):
+            raise _impossible()
         content = _closed(child.node, closings, 2 * MOST_OPENED)
         starts.append(size)
         pieces.append(node.own[done : done + child.gap])
@@ -173,9 +215,8 @@ def _closed(node: Node, closings: Closings, most: int) -> np.ndarray:
             if has_record:
                 raise _impossible()
             content, has_record = record_of(content, np.concatenate([*pieces, node.own[:0]]).tobytes(), members), True
-        stream = closings.close(content, child.closing) if child.closing else content[:0]
         starts.append(size)
-        pieces.append(wrapper.close(content, stream, extra))
+        pieces.append(node.own[:0] if number in later else _piece(child, content, extra, closings))
         size += pieces[-1].size
         if size > most:
             raise _impossible()
@@ -184,8 +225,47 @@ def _closed(node: Node, closings: Closings, most: int) -> np.ndarray:
         members.append(Member(size - pieces[-1].size, size, content if is_zip else None, flags & ALL))
     if not pieces:
         return node.own
+    if later:
+        members = _with_digests(node, later, pieces, members, closings)
+        if members[-1].end > most:
+            raise _impossible()
     data = np.concatenate([*pieces, node.own[done:]])
     return fill(data, members) if any(member.flags for member in members) else data
+
+
+def _piece(child: Child, content: np.ndarray, extra: bytes, closings: Closings) -> np.ndarray:
+    """Return the bytes of a wrapper."""
+    stream = closings.close(content, child.closing) if child.closing else content[:0]
+    return WRAPPERS[child.kind].close(content, stream, extra)
+
+
+def _with_digests(
+    node: Node, later: dict[int, int], pieces: list[np.ndarray], members: list[Member], closings: Closings
+) -> list[Member]:
+    """Close the wrappers whose digests follow from others, and return all members with their places.
+
+    Args:
+        node: the node.
+        later: the kinds of these wrappers, by number.
+        pieces: for each wrapper the bytes before it and its own, which are still missing for these.
+        members: all wrappers.
+        closings: what closes streams.
+    """
+    named = _names(node)
+    digests = Digests(
+        (name, member.content)
+        for number, (name, member) in enumerate(zip(named, members, strict=True))
+        if number not in later and member.content is not None
+    )
+    for number, kind in later.items():
+        child, content = node.children[number], members[number].content
+        assert content is not None
+        content = digests.filled(kind, content)
+        pieces[2 * number + 1] = _piece(child, content, child.extra, closings)
+        members[number] = members[number]._replace(content=content)
+    ends = np.cumsum([piece.size for piece in pieces])[1::2].tolist()
+    sizes = [piece.size for piece in pieces[1::2]]
+    return [member._replace(start=end - size, end=end) for member, end, size in zip(members, ends, sizes, strict=True)]
 
 
 def _part_of(pieces: list[np.ndarray], starts: list[int], begin: int, size: int) -> np.ndarray:
@@ -203,11 +283,12 @@ def _part_of(pieces: list[np.ndarray], starts: list[int], begin: int, size: int)
 
 def _flags(child: Child) -> int:
     """Return the flags of a zip member, 0 for others."""
-    if child.kind != ZipMember.kind or not child.extra:
+    extra = _extra(child)
+    if child.kind != ZipMember.kind or not extra:
         return 0
-    if len(child.extra) > 1 or not 1 <= child.extra[0] <= ALL | RECORD:
+    if len(extra) > 1 or not 1 <= extra[0] <= ALL | RECORD | DIGESTS:
         raise _impossible()
-    return child.extra[0]
+    return extra[0]
 
 
 def _impossible() -> DamagedError:

@@ -14,12 +14,13 @@ import numpy as np
 
 from squeeze.codecs.parse import zip_directory, zip_header
 
-__all__ = ["ALL", "IN_DIRECTORY", "RECORD", "Member", "emptied", "fill"]
+__all__ = ["ALL", "DIGESTS", "IN_DIRECTORY", "RECORD", "Member", "emptied", "fill"]
 
 _DESCRIPTOR = b"PK\7\x08"
 IN_HEADER, IN_DESCRIPTOR = 1, 2  # flags: fields of the header, and of the descriptor
 IN_DIRECTORY = 4  # the same of the first member: the node's directories are differences
 RECORD = 8  # its content is what remains of the RECORD of a wheel (wheel_record.py)
+DIGESTS = 16  # its content is what remains of a manifest or a signature file (jar_digests.py)
 ALL = IN_HEADER | IN_DESCRIPTOR | IN_DIRECTORY
 
 

@@ -6,11 +6,11 @@ The fields are those of APPNOTE.TXT by PKWARE, 4.3.7.
 import struct
 from typing import NamedTuple
 
-__all__ = ["MARK", "SIZE", "Header", "ending_at", "read"]
+__all__ = ["LONGEST", "MARK", "SIZE", "Header", "ending_at", "read"]
 
 MARK = b"PK\3\4"
 SIZE = 30  # bytes without name and extra fields
-_LONGEST = 1 << 12  # bytes before a place in which a header that ends there is looked for
+LONGEST = 1 << 12  # bytes before a place in which a header that ends there is looked for
 _STREAMED = 8  # flag of members whose sizes follow them
 
 
@@ -80,7 +80,7 @@ def ending_at(data: bytes, end: int, begin: int = 0) -> Header | None:
         begin: where the header begins at the earliest.
     """
     start = end
-    while (start := data.rfind(MARK, max(begin, end - _LONGEST), start)) >= 0:
+    while (start := data.rfind(MARK, max(begin, end - LONGEST), start)) >= 0:
         header = read(data, start, end)
         if header and header.end == end:
             return header

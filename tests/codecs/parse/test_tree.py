@@ -16,6 +16,7 @@ DOCUMENTS = wrapped.documents()
 KINDS = {
     "zip": ["zip member"] * 4,
     "wheel": ["zip member"] * 4,
+    "signed archive": ["zip member"] * 6,
     "gzip": ["gzip"],
     "zlib": ["zlib"] * 2,
     "PNG": ["PNG"],
@@ -60,7 +61,7 @@ def test_a_bomb_stays_closed():
     assert sum(node.own.size for node in root.nodes()) <= MOST_OPENED + len(bomb)
 
 
-@pytest.mark.parametrize("name", ["nested", "PNG", "zlib"])
+@pytest.mark.parametrize("name", ["nested", "PNG", "zlib", "signed archive"])
 def test_damaged_trees_are_refused_or_give_other_bytes(name):
     data = DOCUMENTS[name]
     root, random = parsed(data), np.random.default_rng(0)
