@@ -194,7 +194,7 @@ class LlamaLanes:
         lanes, n = tokens.shape
         counts = np.full(lanes, n) if counts is None else counts
         fed = np.arange(n) < counts[:, None]
-        flat, lane = tokens[fed], np.nonzero(fed)[0]
+        flat, lane = tokens[fed], np.repeat(np.arange(lanes), counts)
         positions = (self.positions[:lanes, None] + np.arange(n))[fed]
         starts, network = np.cumsum(counts) - counts, self._llama.network
         asked = np.arange(0, n, self._queries)

@@ -24,7 +24,7 @@ def are_alike(data: np.ndarray, deep: bool) -> bool:
     if data.size < _LEAST:
         return False
     begin = max(data.size - _SAMPLE, 0) // 2
-    sample = data[begin : begin + _SAMPLE].copy()  # writable as blocks are, so that the same steps serve both
+    sample = np.require(data[begin : begin + _SAMPLE], requirements="W")  # as blocks are: the same steps serve both
     registers = np.zeros(fields.REGISTERS, np.uint64)
     places, numbers = np.zeros(fields.PLACES, np.int32), np.zeros((fields.NUMBERS, 3), np.int64)
     share, of = _LEAST_SHARES[deep]

@@ -65,6 +65,7 @@ class Closings:
         if read_exactly(file, 1) != b"\0":
             self._encoder = Encoder.read(file)
         most = layout.most_blocks(content.size)
+        content = np.require(content, requirements="W")  # read-only arrays would have kernels of their own
         stream = empty(0, content.size, most, most * layout.MOST_REPEATS)._replace(content=content)
         coded = np.frombuffer(bytearray(file.read()), np.uint8)
         coding = choices.coding(stream, self._encoder.settings, coded, self._entries)

@@ -69,6 +69,7 @@ def parts_of(size: int, part: int) -> int:
 
 def empty(content: np.ndarray, part: int) -> Tokens:
     """Return tokens to be filled, of a content uint8 [n] in parts of some bytes, all of them possible."""
+    content = np.require(content, requirements="W")  # read-only arrays would have kernels of their own
     parts = parts_of(content.size, part)
     most = content.size // LEAST_MATCH + 2 * parts
     literals, lengths, offsets = np.zeros((3, most), np.int32)

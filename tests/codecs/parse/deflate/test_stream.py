@@ -47,7 +47,7 @@ def bits_of(*fields: tuple[int, int]) -> np.ndarray:
 
 def check(stream: np.ndarray, content: bytes, window: int = 15) -> int:
     """Open a stream with other bytes behind it, close it again, and return the bytes that this needs."""
-    found = open_stream(np.concatenate([stream, np.frombuffer(b"behind", np.uint8)]), Room(MOST), window)
+    found = open_stream(np.frombuffer(stream.tobytes() + b"behind", np.uint8), Room(MOST), window)
     assert found and found.content.tobytes() == content and found.size == stream.size
     closing = Closings().encode(found)
     assert Closings().close(found.content, closing).tobytes() == stream.tobytes()
