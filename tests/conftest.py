@@ -10,6 +10,7 @@ from pathlib import Path
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports triton
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # unset, it warns
+os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")  # takes a thirtieth of compiling
 if "PYTEST_XDIST_WORKER" in os.environ:  # one of several beside each other: each has a core, and no more
     os.environ |= {"OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "10000"}
 os.environ.setdefault("RAY_worker_niceness", "0")  # else Ray's processes wait for all other tests
