@@ -1,4 +1,4 @@
-"""What follow deletes: packed forms that no chain needs, and sources that are verified."""
+"""Retention deletes packed forms that no chain needs, and sources that are verified."""
 
 import json
 import shutil

@@ -69,7 +69,7 @@ def test_an_invalid_torch_file_in_a_folder_is_copied():
 
 
 def test_every_truncation_is_restored(state):
-    """A truncated file is not one of torch, so it is packed as plain bytes."""
+    """Check that a truncated file is packed as plain bytes, since it is not one of torch."""
     whole = state.read_bytes()
     for size in (3, 29, 1000, len(whole) // 2, len(whole) - 1):
         Path("cut.pt").write_bytes(whole[:size])
