@@ -18,7 +18,7 @@ def predict(network, fed):
 
 def frequencies(tensors, fed, together=1):
     """int32 [T, 256], from a network that gets some bytes together."""
-    network, found = weights.begin(weights.from_tensors(tensors)), []
+    network, found, fed = weights.begin(weights.from_tensors(tensors)), [], fed.copy()  # one type for `predict`
     for begin in range(0, fed.size, together):
         some = fed[begin : begin + together]
         predict(network, some)
