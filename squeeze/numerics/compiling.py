@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numba
 from numba.core import types
@@ -227,10 +227,38 @@ class _StepLibrary(JITCodeLibrary):
         self._finalized = True
 
 
+class _Typing:
+    """numba's rules for the types of expressions, which finds those of an operation once for the same types.
+
+    numba tries all rules for an operator each time, which takes a sixth of compiling.
+    """
+
+    _known: ClassVar[dict[tuple[int, tuple[Any, ...]], tuple[Any, Any]]] = {}
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    def resolve_function_type(self, function: Any, arguments: Any, names: dict[str, Any]) -> Any:
+        if names or isinstance(function, types.Dispatcher):
+            return self._context.resolve_function_type(function, arguments, names)
+        key = id(function), tuple(arguments)
+        if key not in self._known:
+            found = self._context.resolve_function_type(function, arguments, names)
+            if found is None:
+                return None
+            self._known[key] = function, found  # the function stays, so that no other one gets its id
+        return self._known[key][1]
+
+
 class _ShortCompiler(Compiler):
     """numba's way to machine code without the passes for what kernels and steps do not have: closures, generators,
-    array expressions, functions that are inlined before types are known. They take a fifteenth of the
-    time."""
+    array expressions, functions that are inlined before types are known. They take a fifteenth of the time."""
+
+    def __init__(self, typing: Any, *rest: Any) -> None:
+        super().__init__(_Typing(typing), *rest)
 
     def define_pipelines(self) -> list[PassManager]:
         manager, *rest = super().define_pipelines()
