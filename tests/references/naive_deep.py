@@ -27,6 +27,7 @@ from tests.references.naive_copied import Copied
 from tests.references.naive_fields import Fields
 from tests.references.naive_records import Records
 from tests.references.naive_recurrent import F, dots, tree
+from tests.references.naive_strides import Strides
 
 FORMAT = Path(__file__).parents[2] / "docs" / "format.md"
 NATURAL = np.array(STRETCH, F) / F(4096)
@@ -267,6 +268,7 @@ class Decoder:
         self.fields, self.records = Fields() if kind == "lines" else None, Records(record) if record else None
         self.copied = Copied() if kind == "lines" and level == 6 else None
         self.cells = Cells(record) if kind == "cells" and level > 4 else None
+        self.strides = Strides() if kind == "other" else None
         if known:
             if trained != kind:
                 known = self.moved(known, list(chain(*preset_of(level, trained)[0])))
@@ -499,6 +501,8 @@ class Decoder:
             self.registers.update(self.fields.registers(c, self.data))
         if self.copied:
             self.registers.update(self.copied.registers(c, self.data, self.fields))
+        if self.strides:
+            self.registers.update(self.strides.registers(c, self.data))
         if self.records:
             self.registers.update(self.records.registers(self.data))
         if self.cells:

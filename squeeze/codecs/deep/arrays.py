@@ -9,7 +9,7 @@ from squeeze.codecs.deep.byte_predictions import TOP_PREDICTIONS
 from squeeze.codecs.deep.predictor import Arrays, Extent
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.numerics import vectors
-from squeeze.numerics.bitmodels import cells, context_state, copied, fields, layout, mixer
+from squeeze.numerics.bitmodels import cells, context_state, copied, fields, layout, mixer, strides
 
 
 class Sets(NamedTuple):
@@ -60,8 +60,8 @@ FIRST_APM = layout.offsets(Refinements(*[_APM_ROWS] * len(APM)))
 # Learning rates: of a weight set after many updates, added at first, decay of that, of the second layer.
 _RATES = ("rate", "first_rate", "fading", "final_rate")
 STATE = layout.fields(
-    "record machine lines copied sets has_network cells"  # record length, or 0 without records; machine of risc.py, 1
-    #   for x86, or 0; number of weight sets; the others are 0 or 1
+    "record machine lines copied sets has_network cells strides"  # record length, or 0 without records; machine of
+    #   risc.py, 1 for x86, or 0; number of weight sets; the others are 0 or 1
     " partial shift node known matched top_prediction history2 history3 logit mixed",  # the bit being coded
     floats=" ".join(_RATES) + " network_logit",
 )
@@ -81,6 +81,7 @@ class DeepModel(NamedTuple):
     numbers: np.ndarray  # int64 [NUMBERS, 3], or [1, 3]
     distances: np.ndarray  # int32 [2 * ROWS] of copied.py, or [1] if no context has its registers
     usual: np.ndarray  # int32 [PLACES, WIDTH] of cells.py, or [1, WIDTH] without cells
+    positions: np.ndarray  # int32 [POSITIONS] of strides.py, or [1] if no context has its registers
     predictors: tuple[Arrays, ...]  # arrays of each of predictors.PREDICTORS
     first: np.ndarray  # int64 [predictors]: first input of each
     inputs: np.ndarray  # float32
@@ -115,6 +116,7 @@ def build_model(
     registers = {register for first, _, second, _ in preset.contexts for register in (first, second)}
     settings["cells"] = context_state.CELLS in registers
     settings["copied"] = context_state.COPIED in registers
+    settings["strides"] = not registers.isdisjoint(range(context_state.STRIDES, context_state.REGISTERS))
     model = DeepModel(
         data=data,
         state=layout.record(STATE, **settings, **dict(zip(_RATES, preset.rates, strict=True)), partial=1),
@@ -127,6 +129,7 @@ def build_model(
         numbers=np.zeros((fields.NUMBERS if preset.lines else 1, 3), np.int64),
         distances=np.zeros(2 * copied.ROWS if settings["copied"] else 1, np.int32),
         usual=np.zeros((cells.PLACES if settings["cells"] else 1, cells.WIDTH), np.int32),
+        positions=np.zeros(strides.POSITIONS if settings["strides"] else 1, np.int32),
         predictors=predictors.build(preset, Extent(data.size, text_size)),
         first=first,
         inputs=np.zeros(weights.size, np.float32),

@@ -18,7 +18,7 @@ from squeeze.numerics.bitmodels import layout, mixer
 from squeeze.numerics.jit import kernel
 
 # Arrays of a memory outside predictors.
-_COPIED = ("registers", "followed1", "followed2", "followed3", "stack", "places", "numbers", "distances")
+_COPIED = ("registers", "followed1", "followed2", "followed3", "stack", "places", "numbers", "distances", "positions")
 
 
 class Learned(NamedTuple):

@@ -25,6 +25,7 @@ from squeeze.numerics.bitmodels import (
     mixer,
     records,
     risc,
+    strides,
 )
 from squeeze.numerics.bitmodels.contexts import mix_hash
 from squeeze.numerics.bitmodels.frequencies import BYTES
@@ -232,6 +233,9 @@ def end_byte(m, position):
         if m.state.copied:
             of_copied = m.registers[context_state.COPIED :]
             copied.update_byte(of_copied, of_fields, m.distances, m.data, position + 1)
+    if m.state.strides:
+        of_strides = m.registers[context_state.STRIDES :]
+        strides.update_byte(of_strides, m.positions, m.data, position + 1)
     if m.state.record > 0:
         of_records = m.registers[context_state.RECORDS :]
         records.update_byte(of_records, m.data, position + 1, m.state.record)

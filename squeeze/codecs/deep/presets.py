@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from squeeze.codecs.bytewise.presets import warm_start
 from squeeze.codecs.content import CODES
-from squeeze.numerics.bitmodels import cells, context_state as state, copied, fields, records
+from squeeze.numerics.bitmodels import cells, context_state as state, copied, fields, records, strides
 
 Context = tuple[int, int, int, int]
 _ALL = (1 << 64) - 1
@@ -100,6 +100,13 @@ _SPARSE = {
     "byte 4 in fours": (state.POSITION, 3, state.NONE, 0xFF000000),
     "byte 1 in fours": (state.POSITION, 3, state.NONE, 0xFF),
 }
+_NEAR, _STRIDE = state.STRIDES + strides.NEAR, 0xFFFF << 32
+_STRIDES = {  # of records whose length is not known
+    "above by stride and byte": _pair(_NEAR, history=0xFF, mask=_STRIDE | 0xFF),
+    "two above by stride": _pair(_NEAR, mask=_STRIDE | 0xFFFF),
+    "two above by any stride, left and byte": _pair(_NEAR, history=0xFF, mask=0xFF00FFFF),
+    "zeros among eight bytes": _pair(state.STRIDES + strides.ZEROS),
+}
 OTHER = {
     **{f"order {n}": _order(n) for n in (0, 1, 2, 3, 4, 5, 6, 8)},
     "word": _pair(state.WORD),
@@ -109,9 +116,8 @@ OTHER = {
     "instructions and byte": _pair(state.OPCODES, history=0xFF, mask=0xFFFF),
     "bytes 5 to 8": (state.NONE, 0, state.NONE, 0xFFFFFFFF00000000),
     "byte 3": (state.NONE, 0, state.NONE, 0xFF0000),
-    "two bytes in eights": _pair(state.POSITION, history=0xFFFF, mask=7),
-    "two bytes in sixteens": _pair(state.POSITION, history=0xFFFF, mask=15),
     "operand, instruction and byte": _pair(state.OPCODES, state.SKIP, history=0xFF, mask=0xFF),
+    **_STRIDES,
     **_EXPECTED,
     **_TWO_MATCHES,
 }
@@ -258,8 +264,8 @@ _FAST = {
     ),
     "other": (
         *("order 1", "order 2", "order 3", "order 4", "order 6", "what followed two bytes", "bytes 2 and 3"),
-        *("bytes 1 and 3", "byte 4 in fours", "bytes 2 to 4", "match and byte"),
-        *("byte 3", "two bytes in sixteens", "two matches"),
+        *("bytes 1 and 3", "byte 4 in fours", "bytes 2 to 4", "match and byte", "two matches"),
+        *("two above by stride", "zeros among eight bytes"),
     ),
     "executable": (
         *("order 1", "order 2", "order 3", "order 4", "order 6", "what followed two bytes", "bytes 2 and 3"),

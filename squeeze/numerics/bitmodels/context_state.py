@@ -44,7 +44,8 @@ FIELDS = 30  # the first of the registers of fields.py, for lines
 RECORDS = 101  # the first of the registers of records.py
 CELLS = 109  # the first of the registers of cells.py
 COPIED = 121  # the first of the registers of copied.py, for lines
-REGISTERS = 195
+STRIDES = 195  # the first of the registers of strides.py
+REGISTERS = 201
 
 STACK = 16  # open brackets that are remembered
 
