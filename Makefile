@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 HERE = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
-PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadgroup
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadscope
 
 LOWEST := .venv/lowest/bin/python
 NEWEST := .venv/newest/bin/python
@@ -72,10 +72,10 @@ gpu:  # on a machine with a GPU, and without a network: nothing is installed
 	TRITON_INTERPRET=0 $(HERE) -m pytest -p no:benchmark -m cuda; failed=$$?; $(HERE) -m bench gpu || failed=1; exit $$failed
 
 test-newest: .venv/newest/stamp  # with the newest versions that pyproject.toml allows, released after constraints.txt
-	$(NEWEST) -m pytest -n auto --maxprocesses 8 --dist loadgroup $(LOWEST_TESTS)
+	$(NEWEST) -m pytest -n auto --maxprocesses 8 --dist loadscope $(LOWEST_TESTS)
 
 test-lowest: .venv/lowest/stamp  # with the oldest versions of the dependencies that pyproject.toml allows
-	$(LOWEST) -m pytest -n auto --maxprocesses 8 --dist loadgroup $(LOWEST_TESTS)
+	$(LOWEST) -m pytest -n auto --maxprocesses 8 --dist loadscope $(LOWEST_TESTS)
 
 fuzz: .venv/stamp  # some hours; or one format: make fuzz FORMAT=kv
 	$(BIN)/python -m tests.fuzz $(FORMAT) --cases 20000 --write-docs

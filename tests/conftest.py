@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports triton
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # unset, it warns
@@ -35,9 +36,9 @@ settings.load_profile("compiled")
 
 
 ran = pytest.StashKey[list[str]]()
-ENGINE = (ROOT / "tests" / "codecs" / "tokenwise", ROOT / "tests" / "lm", ROOT / "tests" / "test_golden.py")
-if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "2")) == 2:  # one of two takes all that needs the kernels of files
-    ENGINE = (ROOT / "tests" / "codecs", *ENGINE)
+ENGINE = ("tests/codecs/tokenwise/", "tests/lm/", "tests/test_golden.py")
+FILES = "tests/codecs/"
+LAST = "tests/cluster/test_ray_loading.py"  # with compiled code, so that the cluster's workers need not compile
 
 
 def pytest_collectstart() -> None:
@@ -45,20 +46,31 @@ def pytest_collectstart() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the tests of a file, which share what they make, to one worker.
-
-    One worker also runs all that need the exact engine, which takes longest to compile; what asks for its group by name
-    comes last there, with compiled code. Tests marked cuda need compiled kernels, so their own process, and a GPU.
-    """
-    named = [item for item in items if item.get_closest_marker("xdist_group")]
-    others = [item for item in items if not item.get_closest_marker("xdist_group")]
-    for item in others:
-        item.add_marker(_group_of(item.path))
-    items[:] = [*others, *named]
+    """Put those last that want compiled code. Tests marked cuda need compiled kernels, so their own process, and a
+    GPU."""
+    items.sort(key=lambda item: item.nodeid.startswith(LAST))
     wanted = [item for item in items if item.get_closest_marker("cuda")]
     if wanted and not (os.environ["TRITON_INTERPRET"] == "0" and cuda_is_at_hand()):
         for item in wanted:
             item.add_marker(pytest.mark.skip(reason="`make gpu` runs these on a machine with a GPU"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give the tests of a file, which share what they make, to one worker.
+
+    One worker also runs all that need the exact engine, which takes longest to compile. One of two takes all that needs
+    the kernels of files. Groups of xdist's own are of no effect: pytest 9.2 keeps the ids that xdist 3.8 changes.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    engine = (*ENGINE, LAST, *([FILES] if len(config.option.tx) == 2 else []))
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "engine" if nodeid.startswith(engine) else nodeid.partition("::")[0]
+
+    return ByFile(config, log)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -74,12 +86,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.fixture
 def kernels_at_import(pytestconfig: pytest.Config) -> list[str]:
     return pytestconfig.stash[ran]
-
-
-@cache
-def _group_of(path: Path) -> pytest.MarkDecorator:
-    name = "engine" if any(map(path.is_relative_to, ENGINE)) else str(path.relative_to(ROOT))
-    return pytest.mark.xdist_group(name)
 
 
 def cuda_is_at_hand() -> bool:

@@ -23,7 +23,6 @@ ray = pytest.importorskip("ray", reason="pip install 'squeeze-neural[cluster]'")
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # Ray's own
     pytest.mark.usefixtures("in_folder"),
-    pytest.mark.xdist_group("engine"),  # which is compiled by then, so that the cluster's workers need not
 ]
 TEXT = inputs.python_text(3_000)
 NEEDS = Needs(), Needs(memory=1 << 28), Needs(gpus=1)

@@ -16,6 +16,7 @@ from squeeze.integrations.load_model import load_model
 from squeeze.quant.formats import read
 from squeeze.quant.gptq import GPTQ
 from tests.makers import mixtures, zoo
+from tests.makers.cases import every
 from tests.makers.mixtures import IDS, KINDS
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -207,7 +208,7 @@ def test_bits_of_experts_within_a_size(tmp_path, mixture, format):
     assert logits(tmp_path / "out").isfinite().all()
 
 
-@pytest.mark.parametrize("kind", ["gpt_oss", "qwen3_moe"])
+@pytest.mark.parametrize("kind", every(2, ["gpt_oss", "qwen3_moe"]))
 def test_experts_are_pruned_and_factorised(tmp_path, mixture, kind):
     wanted = logits(mixture(kind))
     pruned = squeeze.prune(mixture(kind), "sparsegpt", pattern="2:4", calibration=TOKENS, out=tmp_path / "pruned")

@@ -26,7 +26,7 @@ def test_every_mixture_can_be_asked_for():
     assert tuple(BASES) == MIXTURES
 
 
-@pytest.mark.parametrize(("mixture", "method"), [("Q2_K", "rtn"), ("Q4_K_M", "rtn"), ("IQ2_XXS", "gptq")])
+@pytest.mark.parametrize(("mixture", "method"), [("Q2_K", "rtn"), ("Q4_K_M", "rtn"), pytest.param("IQ2_XXS", "gptq", marks=pytest.mark.slow)])
 def test_types_are_those_of_llama_cpp(tmp_path, llama, mixture, method):
     llama_cpp = pytest.importorskip("llama_cpp")
     Export.of(Checkpoint.open(llama)).write(tmp_path / "floats.gguf")
@@ -89,6 +89,7 @@ def test_places_get_their_types(mixture, place, kind):
     assert type_of_place(mixture, place) == kind
 
 
+@pytest.mark.slow
 def test_the_smallest_mixture_has_its_own_types_outside_of_the_blocks(tmp_path, llama):
     squeeze.quantize(llama, "rtn", out=tmp_path / "out.gguf", format="gguf", type="IQ2_M")
     found = gguf_models.types_of(tmp_path / "out.gguf")
@@ -117,6 +118,7 @@ def test_types_of_embedding_and_head_are_chosen(tmp_path, kind, options, types):
     gguf_models.check_network(out, folder)
 
 
+@pytest.mark.slow
 def test_the_size_of_a_file_counts_the_chosen_types(tmp_path):
     folder, out = gguf_models.save("llama", tmp_path / "model"), tmp_path / "out.gguf"
     given = {"format": "gguf", "type": "auto", "calibration": TOKENS, "embeddings": 8, "head": 8}
