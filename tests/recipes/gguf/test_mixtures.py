@@ -26,7 +26,9 @@ def test_every_mixture_can_be_asked_for():
     assert tuple(BASES) == MIXTURES
 
 
-@pytest.mark.parametrize(("mixture", "method"), [("Q2_K", "rtn"), ("Q4_K_M", "rtn"), pytest.param("IQ2_XXS", "gptq", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("mixture", "method"), [("Q2_K", "rtn"), ("Q4_K_M", "rtn"), pytest.param("IQ2_XXS", "gptq", marks=pytest.mark.slow)]
+)
 def test_types_are_those_of_llama_cpp(tmp_path, llama, mixture, method):
     llama_cpp = pytest.importorskip("llama_cpp")
     Export.of(Checkpoint.open(llama)).write(tmp_path / "floats.gguf")
