@@ -98,7 +98,7 @@ def _close_signed(node: dict[str, Any], closings: Closings) -> bytes:
         if not flags & 16:
             stream = closings.close(content, child["closing"]) if child["closing"] else b""
             if child["kind"] == 0 and name == naive_zip.MANIFEST:
-                sections = naive_zip.sections(content)
+                sections = naive_zip.sections(content) if len(content) <= 1 << 24 else {}
             elif child["kind"] == 0 and not naive_zip.is_signature(name):
                 values[name] = content
         found.append([gap, child, flags, name, content, stream])

@@ -99,9 +99,8 @@ class Digests:
                 self.read(content)
 
     def read(self, manifest: np.ndarray) -> None:
-        """Take the sections of a manifest, whose digests are those of signature files."""
-        if manifest.size <= _MOST:
-            self._sections = _sections(manifest.tobytes())
+        """Take the sections of a manifest, whose digests are those of signature files. A longer one has none."""
+        self._sections = _sections(manifest.tobytes()) if manifest.size <= _MOST else {}
 
     def emptied(self, kind: int, content: np.ndarray) -> np.ndarray | None:
         """Return a manifest or a signature file, uint8, without what follows, or None if it would not come back."""

@@ -10,7 +10,7 @@ from squeeze.codecs.parse.finding import node_of
 from squeeze.codecs.parse.streams import ZipMember
 from squeeze.codecs.parse.tree import Child, Node
 from squeeze.codecs.parse.wrappers import WRAPPERS
-from squeeze.codecs.parse.zip_fields import RECORD
+from squeeze.codecs.parse.zip_fields import DIGESTS, RECORD
 from squeeze.codecs.stream import blocks, levels, matcher, media, opened, runs, sampling
 from squeeze.codecs.stream.copies import Copies
 from squeeze.codecs.stream.matcher import Chunk
@@ -187,8 +187,8 @@ def _without(copies: Copies, rest: np.ndarray, kept: list[Child]) -> Node:
         start -= _copied_before(copies, start)
         assert child.found
         found, node = replace(child.found, start=start), child.node
-        if child.kind == ZipMember.kind:  # its flags are those of the chunk, and so is what remains of a RECORD
-            node = Node(found.content) if any(flags & RECORD for flags in found.extra) else node
+        if child.kind == ZipMember.kind:  # its flags are those of the chunk, and so is what remains of digests
+            node = Node(found.content) if any(flags & (RECORD | DIGESTS) for flags in found.extra) else node
             found = replace(found, extra=b"")
         children.append(replace(child, gap=start - done, node=node, found=found))
         done = start + size

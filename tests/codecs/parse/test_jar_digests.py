@@ -91,3 +91,14 @@ def test_old_digests_are_of_sha_1():
     content = b"Name: one\nSHA1-Digest: " + digest + b"\n\n"
     remains = Digests([(b"one", np.frombuffer(b"1", np.uint8))]).emptied(MANIFEST, np.frombuffer(content, np.uint8))
     assert remains is not None and remains.tobytes() == b"Name: one\nSHA1-Digest: \n\n"
+
+
+def test_of_several_manifests_the_last_counts_and_a_longer_one_has_no_sections(monkeypatch):
+    texts = [f"Name: one\nX: {number}\n{' ' * length}\n\n".encode() for number, length in enumerate((1, 2, 80))]
+    manifests = [(b"META-INF/MANIFEST.MF", np.frombuffer(text, np.uint8)) for text in texts]
+    remains = b"Name: one\nSHA1-Digest: "
+    expected = remains + base64.b64encode(hashlib.sha1(texts[1]).digest())
+    monkeypatch.setattr(jar_digests, "_MOST", 80)
+    for last, filled in ((2, expected), (3, remains)):
+        found = Digests(manifests[:last]).filled(SIGNATURE, np.frombuffer(remains, np.uint8)).tobytes()
+        assert found == filled

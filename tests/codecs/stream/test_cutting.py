@@ -72,6 +72,16 @@ def test_a_record_whose_name_is_a_copy_stays_whole():
     assert all(np.array_equal(closed(part.content), part.rest) for part in roots)
 
 
+def test_a_manifest_whose_members_are_copies_stays_whole():
+    first, second = wrapped.signed_jar(), wrapped.signed_jar(wrong=b"Name: none\r\nX: 1\r\n\r\n")
+    raw = first + NOISE + second
+    parts = parts_of(raw, len(raw) // 2)
+    check(parts, raw)
+    last = parts[-1]
+    assert isinstance(last.content, Node) and last.copies
+    assert np.array_equal(closed(last.content), last.rest)
+
+
 def test_a_chunk_without_repeats_is_cut_as_without_a_window():
     raw = inputs.words(300_000) + NOISE
     plain, _ = resolve_settings(1, 1, SIZE, None, LanguageOptions(), True, False)
