@@ -1,4 +1,4 @@
-"""Options, original model, texts and row log that the benchmarks of smaller models share.
+"""Options, original model and texts that the benchmarks of smaller models share.
 
 The original is the bundled SmolLM2-135M in bf16, in WORK/original. Its weights are on a 4-bit grid that a method can
 find again. With the adapter of levels 7 to 9 (WORK/adapted/original) they are on no grid. A stopped run continues: rows

@@ -11,7 +11,7 @@ from squeeze.errors import OptionError, SqueezeError
 from squeeze.options import MOST_MINUTES, size_of
 from squeeze.system import storage
 
-__all__ = ["PATH", "PLACE", "PathOrUrl", "PlaceOrName", "Size"]
+__all__ = ["PATH", "PLACE", "STDOUT", "PathOrUrl", "PlaceOrName", "Range", "Size", "Time"]
 
 STDOUT = Path("-")  # this object alone; a file of this name is another
 
