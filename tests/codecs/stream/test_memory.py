@@ -42,7 +42,7 @@ def claiming(level: int, kind: int = container.BYTEWISE, blocks: int = 1) -> byt
 
 @pytest.mark.parametrize(
     ("level", "size", "kind"),  # of the kind with most contexts
-    [(1, 0, "text"), (1, 1 << 24, "text"), (3, 1 << 28, "text"), (4, 1_000, "text"), (6, 1 << 20, "executable")],
+    [(1, 0, "text"), (1, 1 << 24, "text"), (3, 1 << 28, "text"), (4, 1_000, "text"), (6, 1 << 20, "other")],
 )
 def test_the_estimate_of_models_is_close(level, size, kind):
     data, preset = np.zeros(size, np.uint8), levels.LEVELS[level].models(kind)
