@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import torch
 
+from squeeze.checkpoint.quantized import words_for
 from squeeze.engine.method import Result
 from squeeze.factor.form import as_dense
 from squeeze.factor.lowrank import SVD, Truncation, WhitenedSVD, root
@@ -21,6 +22,7 @@ __all__ = ["LoraMethod", "LoraTensor", "bits_of_rank"]
 
 _GROUP = 64  # inputs that share a scale of A; those of B are by row
 _SCALE_BITS = 16
+_SIZES_BITS = 2 * 4 * 64  # shape, bits and group size of both factors
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class LoraTensor:
 
     @property
     def stored_bits(self) -> int:
-        """The bits of the factors; of rounded ones, those of codes and scales, as `pack` stores them."""
+        """The bits of the factors' stored tensors."""
         return self.factors.stored_bits
 
 
@@ -96,7 +98,7 @@ class LoraMethod:
 
 
 def bits_of_rank(shape: tuple[int, int], rank: int, bits: int | None, dtype: torch.dtype) -> int:
-    """Return the bits that factors of a matrix [O, I] take.
+    """Return the bits that factors of a matrix [O, I] take, with the padding of codes to whole words in each row.
 
     Args:
         shape: (O, I).
@@ -104,10 +106,11 @@ def bits_of_rank(shape: tuple[int, int], rank: int, bits: int | None, dtype: tor
         bits: Bits per value on grids, or None.
         dtype: Dtype of the factors without grids.
     """
-    values = rank * sum(shape)
+    outputs, inputs = shape
     if bits is None:
-        return 8 * dtype.itemsize * values
-    return bits * values + _SCALE_BITS * (shape[0] + rank * -(-shape[1] // _group(shape[1])))
+        return 8 * dtype.itemsize * rank * (outputs + inputs)
+    words = outputs * words_for(rank, bits) + rank * words_for(inputs, bits)
+    return 32 * words + _SCALE_BITS * (outputs + rank * -(-inputs // _group(inputs))) + _SIZES_BITS
 
 
 def _group(inputs: int) -> int:

@@ -54,7 +54,7 @@ def ranked(
         network: The fine-tune.
         bases: A function that returns the base's matrix [O, I], by the checkpoint's name of the module.
         tokens: int64 [N, L], calibration sequences.
-        target_bytes: Bytes of the adapter's tensors; of rounded ones, those that `pack` stores.
+        target_bytes: Bytes of the adapter's tensors.
         bits: Bits per value of the factors, or None for 16.
         seed: Seed of the sampled gradients.
         progress: Called with what is done and what is left.

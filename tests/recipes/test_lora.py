@@ -127,15 +127,18 @@ def test_ranks_for_a_size_are_not_worse_than_one_rank(tmp_path, folders, bits):
         )
 
     chosen = {name: one.rank for name, one in ranked(network, bases, TOKENS, 9_000, bits).items()}
-
-    def size(ranks):
-        """Without the padding of rows of codes, which `pack` does not store."""
-        shapes = {name: weight_in(models[1], name).shape for name in ranks}
-        return sum(bits_of_rank(shapes[name], rank, bits, torch.float32) for name, rank in ranks.items())
-
-    assert size(chosen) <= 8 * 9_000
-    alike = max(rank for rank in (1, 2, 4, 8, 16) if size(dict.fromkeys(bases, rank)) <= 8 * 9_000)
+    sizes = {rank: sum(made(name, rank).stored_bits for name in bases) for rank in (1, 2, 4, 8, 16)}
+    assert sum(made(name, rank).stored_bits for name, rank in chosen.items()) <= 8 * 9_000
+    alike = max(rank for rank, bits in sizes.items() if bits <= 8 * 9_000)
     assert lost(chosen) <= lost(dict.fromkeys(bases, alike)), chosen
+
+
+@pytest.mark.parametrize("bits", [None, 2, 3, 4, 8])
+@pytest.mark.parametrize(("outputs", "inputs", "rank"), [(32, 64, 1), (37, 96, 11), (64, 32, 32)])
+def test_the_size_of_a_rank_is_that_of_its_tensors(outputs, inputs, rank, bits):
+    base, tuned = torch.zeros(outputs, inputs), torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(1))
+    made = LoraMethod.of_rank(rank, lambda: base, bits).compress(tuned, torch.eye(inputs)).tensor
+    assert bits_of_rank((outputs, inputs), rank, bits, tuned.dtype) == made.stored_bits
 
 
 def test_inputs_decide_what_a_small_rank_keeps():
