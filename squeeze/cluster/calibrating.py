@@ -87,7 +87,8 @@ class _OnBlock:
         if not self._states or self._changed:
             value: Any = self._block
             if self._states:
-                value = {name: self._block.get_submodule(name).weight for name in sorted(self._changed)}
+                modules = {name: self._block.get_submodule(name) for name in sorted(self._changed)}
+                value = {name: (module.weight, getattr(module, "bias", None)) for name, module in modules.items()}
             self._states.append(self.share(value))
         self._changed.clear()
 
@@ -107,12 +108,15 @@ def worked(function: Callable[..., Any], threads: int, states: int, *arguments: 
         function: The function.
         threads: The number of torch's threads.
         states: The number of states of the block among `arguments`.
-        arguments: The block, later changes of its weights, and then the part.
+        arguments: The block, later changes of its weights and biases, and then the part.
     """
     torch.set_num_threads(threads)
     block: nn.Module = arguments[0]
     for changed in arguments[1:states]:
-        for name, weight in changed.items():
-            block.get_submodule(name).weight = weight
+        for name, (weight, bias) in changed.items():
+            module = block.get_submodule(name)
+            module.weight = weight
+            if bias is not None:
+                module.bias = bias
     with torch.inference_mode():
         return function(block, *arguments[states:])

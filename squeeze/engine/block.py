@@ -27,6 +27,8 @@ from squeeze.engine.solving import CompressedMatrix, Matrix, compress_matrices, 
 
 __all__ = ["BlockJob", "CompressedMatrix", "calibrated_block", "plain_block"]
 
+_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16}  # others are computed and stored in float32
+
 
 @dataclass(frozen=True, kw_only=True)
 class BlockJob:
@@ -40,6 +42,7 @@ class BlockJob:
         correction: strength of error propagation; see pipeline.Compression.
         every: the original runs on one sequence in `every`.
         bound: bound of a token's weight; see InputStatistics.
+        biases: whether biases of compressed matrices may change, and are stored.
         workers: what gathers statistics and compresses matrices.
     """
 
@@ -50,6 +53,7 @@ class BlockJob:
     correction: float
     every: int = 1
     bound: float | None = None
+    biases: bool = False
     workers: Workers = field(default_factory=LocalWorkers)
 
     def method_of(self, name: str) -> Method:
@@ -62,8 +66,11 @@ class BlockJob:
     def matrix(self, block: str, leaf: str) -> Matrix:
         name = f"{block}.{leaf}"
         stored = self.network.checkpoint.info(self.network.sources[f"{name}.weight"]).dtype
-        dtype = {"BF16": torch.bfloat16, "F16": torch.float16}.get(stored, torch.float32)
-        return Matrix(leaf, name, self.network.stored_name(name), dtype, self.method_of(name))
+        dtype, bias = _DTYPES.get(stored, torch.float32), None
+        source = self.network.sources.get(f"{name}.bias")
+        if self.biases and source is not None and not is_expert(leaf):
+            bias = _DTYPES.get(self.network.checkpoint.info(source).dtype, torch.float32)
+        return Matrix(leaf, name, self.network.stored_name(name), dtype, self.method_of(name), bias)
 
 
 def plain_block(job: BlockJob, name: str, leaves: list[str]) -> dict[str, CompressedMatrix]:
@@ -205,6 +212,8 @@ class _Walk:
             for leaf, one in done.items():
                 weight, values = weight_of(self.block.get_submodule(leaf)), one.result.tensor.dequantize(torch.float32)
                 weight.copy_(values.to(self.job.matrix(self.name, leaf).dtype))
+                if one.bias is not None:
+                    self.block.get_parameter(f"{leaf}.bias").copy_(one.bias)
             self.compressed |= done
         self.workers.changed(leaf for group in groups for leaf in group)
 

@@ -25,6 +25,8 @@ __all__ = [
     "stages",
 ]
 
+_LEAST = 1e-30  # of a sum of weights
+_CONSTANT = 1e-6  # share of its mean square that an input without variance keeps
 _PAIRED = 20  # tokens per input that the cross-covariance is estimated from
 
 
@@ -77,6 +79,9 @@ class InputStatistics:
         cross: after `finish` the input-error cross-covariance, the mean of (y - x) x^T over `paired` inputs, where y is
             the same input in the original network.
         paired: inputs whose original is known.
+        mean: after `finish` the weighted mean of x, float32 [I]; before, the sum.
+        shift: after `finish` the weighted mean of y - x, float32 [I]; before, the sum. None without originals.
+        weight, paired_weight: the sums of the weights of all inputs, and of those whose original is known.
         largest: the largest magnitude before rounding, float32 [], if it is needed.
         strips: before `finish` the sum of x x^T, some rows each, from its diagonal on.
     """
@@ -87,6 +92,10 @@ class InputStatistics:
     hessian: torch.Tensor | None = None
     cross: torch.Tensor | None = None
     paired: int = 0
+    mean: torch.Tensor | None = None
+    shift: torch.Tensor | None = None
+    weight: float = 0.0
+    paired_weight: float = 0.0
     largest: torch.Tensor | None = None
     strips: list[torch.Tensor] = field(default_factory=list)
 
@@ -96,20 +105,31 @@ class InputStatistics:
         size = x.shape[1]
         if not self.strips:
             self.strips = [x.new_zeros((last - first, size - first)) for first, last in _strips(size)]
-        weighted = x if self.bound is None else x * _weights(x, self.bound)
+        weights = None if self.bound is None else _weights(x, self.bound)
+        weighted, mass = (x, float(len(x))) if weights is None else (x * weights, float(weights.sum()))
+        self.mean = weighted.sum(0) if self.mean is None else self.mean.add_(weighted.sum(0))
+        self.weight += mass
         for strip, (first, last) in zip(self.strips, _strips(size), strict=True):
             strip.addmm_(weighted[:, first:last].T, x[:, first:])
         self.count += len(x)
         if original is not None:
             if self.cross is None:
                 self.cross = x.new_zeros((size, size))
-            self.cross.addmm_((original.reshape(x.shape).float() - x).T, weighted)
-            self.paired += len(x)
+            moved = original.reshape(x.shape).float() - x
+            self.cross.addmm_(moved.T, weighted)
+            moved = (moved if weights is None else moved * weights).sum(0)
+            self.shift = moved if self.shift is None else self.shift.add_(moved)
+            self.paired, self.paired_weight = self.paired + len(x), self.paired_weight + mass
 
     def join(self, sums: Self) -> None:
         """Add the sums of other inputs, in float64: in the same order they give the same bits, whoever computed
         them."""
         self.count, self.paired = self.count + sums.count, self.paired + sums.paired
+        self.weight, self.paired_weight = self.weight + sums.weight, self.paired_weight + sums.paired_weight
+        for name in ("mean", "shift"):
+            own, more = getattr(self, name), getattr(sums, name)
+            if more is not None:
+                setattr(self, name, more if own is None else _joined(own, more))
         if not self.strips:
             self.strips = sums.strips
         elif sums.strips:
@@ -127,6 +147,21 @@ class InputStatistics:
                 self.hessian[last:, first:last] = self.hessian[first:last, last:].T
         if self.cross is not None:
             self.cross = self.cross.div_(self.paired).float()
+        if self.mean is not None:
+            self.mean = (self.mean / max(self.weight, _LEAST)).float()
+        if self.shift is not None:
+            self.shift = (self.shift / max(self.paired_weight, _LEAST)).float()
+
+    def centre(self) -> None:
+        """Make `hessian` and `cross` those of x - mean, for a matrix whose bias makes up for the mean."""
+        if self.hessian is None or self.mean is None:
+            return
+        least = _CONSTANT * self.hessian.diagonal()
+        self.hessian = torch.addr(self.hessian, self.mean, self.mean, alpha=-self.weight / self.count)
+        self.hessian.diagonal().clamp_(min=least)  # rounding may leave less than 0 of an input that hardly changes
+        if self.cross is not None and self.shift is not None:
+            share = self.paired_weight / self.paired
+            self.cross = torch.addr(self.cross, self.shift, self.mean, alpha=-share)
 
 
 def _joined(total: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:

@@ -148,6 +148,7 @@ class Compression:
             remarks=self.remarks,
             outer=self.outer,
             bound=self.bound,
+            biases=self.writer.biases,
             workers=self.workers,
         )
 

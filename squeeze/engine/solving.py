@@ -33,6 +33,7 @@ class Matrix:
         name: name in the network.
         stored_name: name in the checkpoint, where it has the dtype `dtype`.
         method: the method.
+        bias: the stored dtype of its bias, if that may change; else None.
     """
 
     leaf: str
@@ -40,6 +41,7 @@ class Matrix:
     stored_name: str
     dtype: torch.dtype
     method: Method
+    bias: torch.dtype | None = None
 
     @property
     def is_joint(self) -> bool:
@@ -48,10 +50,11 @@ class Matrix:
 
 @dataclass(frozen=True)
 class CompressedMatrix:
-    """A compressed matrix, and its layer for the report."""
+    """A compressed matrix, its layer for the report, and its new bias [O] if that has changed."""
 
     result: Result[Any]
     layer: Layer
+    bias: torch.Tensor | None = None
 
 
 def independent_parts(group: Sequence[Matrix]) -> list[list[Matrix]]:
@@ -67,6 +70,9 @@ def compress_matrices(
 ) -> dict[str, CompressedMatrix]:
     """Compress matrices that share their inputs, together if one joint method is for several of them.
 
+    Matrices with a bias that may change are compressed for inputs without their mean, and their biases keep the mean of
+    the original's outputs.
+
     Args:
         block: the block.
         group: the matrices.
@@ -76,6 +82,39 @@ def compress_matrices(
     Returns:
         Results by name in the block.
     """
+    parts = [part for part in independent_parts(group) if all(one.bias is not None for one in part)]
+    biased = {matrix.leaf for part in parts for matrix in part}
+    if statistics.hessian is None or statistics.mean is None or statistics.count < len(statistics.mean):
+        biased.clear()
+    plain = [matrix for matrix in group if matrix.leaf not in biased]
+    cross = statistics.cross if biased else None
+    done = _compressed_alike(block, plain, statistics, correction) if plain else {}
+    if biased:
+        statistics.cross = cross
+        statistics.centre()
+        free = [matrix for matrix in group if matrix.leaf in biased]
+        for leaf, one in _compressed_alike(block, free, statistics, correction).items():
+            done[leaf] = _with_bias(next(m for m in free if m.leaf == leaf), block.get_submodule(leaf), statistics, one)
+    return done
+
+
+def _with_bias(
+    matrix: Matrix, module: nn.Module, statistics: InputStatistics, done: CompressedMatrix
+) -> CompressedMatrix:
+    """Return a compressed matrix with the bias that keeps the mean of the original's outputs."""
+    if not done.result.comparable or statistics.mean is None or matrix.bias is None:
+        return done
+    weight, bias = weight_of(module), module.bias
+    expected = statistics.mean if statistics.shift is None else statistics.mean + statistics.shift
+    assert isinstance(bias, torch.Tensor)
+    change = weight.float() @ expected - done.result.tensor.dequantize(torch.float32) @ statistics.mean
+    return replace(done, bias=(bias + change).to(matrix.bias))
+
+
+def _compressed_alike(
+    block: nn.Module, group: Sequence[Matrix], statistics: InputStatistics, correction: float
+) -> dict[str, CompressedMatrix]:
+    """Compress matrices by the statistics as they are; see compress_matrices."""
     trim_memory()
     modules = {matrix.leaf: block.get_submodule(matrix.leaf) for matrix in group}
     weights = _wanted(group, modules, statistics, correction)

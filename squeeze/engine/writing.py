@@ -51,12 +51,14 @@ class Writer:
         tensors: tensors(name, tensor, transposed) returns what the checkpoint stores of a module's weight.
         config: config(left) returns entries for config.json, given the modules that stay dense.
         measured: whether the report's bits are those of what was written, instead of what a matrix says of itself.
+        biases: whether biases may change; a format that stores only matrices keeps them.
     """
 
     name: str
     tensors: Callable[[str, Any, bool], dict[str, torch.Tensor]]
     config: Callable[[list[str]], dict[str, Any]]
     measured: bool = False
+    biases: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +78,10 @@ def keep_compressed(job: CheckpointJob, name: str, leaves: list[str]) -> None:
     values: dict[str, torch.Tensor] = {}
     for leaf in leaves:
         weight: torch.Tensor = job.network.module(f"{name}.{leaf}").weight  # type: ignore[assignment]
-        values[f"{name}.{leaf}.weight"] = weight.data.to(job.matrix(name, leaf).dtype)
+        matrix = job.matrix(name, leaf)
+        values[f"{name}.{leaf}.weight"] = weight.data.to(matrix.dtype)
+        if matrix.bias is not None:
+            values[f"{name}.{leaf}.bias"] = job.network.module(name).get_parameter(f"{leaf}.bias").data.to(matrix.bias)
     Parts(job.work).put(f"{name}.{_VALUES}", values)
 
 
@@ -92,6 +97,7 @@ def store_block(job: CheckpointJob, parts: Parts, name: str, done: Mapping[str, 
     full = {f"{name}.{leaf}": compressed for leaf, compressed in done.items()}
     layers, tensors = _written(job, full)
     replaced = {network.sources[f"{module}.weight"] for module in full}
+    replaced |= {network.sources[f"{module}.bias"] for module, one in full.items() if one.bias is not None}
     tensors |= network.load_stored(s for s in network.tensors_of(name).values() if s not in replaced)
     tensors |= network.load_stored(_unnamed(network, name))
     network.restore(tensors)
@@ -116,6 +122,8 @@ def _written(job: CheckpointJob, done: Mapping[str, CompressedMatrix]) -> tuple[
             layer = replace(layer, notes=(*layer.notes, job.remarks[layer.name]))
         layers.append(layer)
         tensors |= written
+        if compressed.bias is not None:
+            tensors[network.sources[f"{full}.bias"]] = compressed.bias.contiguous()
     return layers, tensors
 
 

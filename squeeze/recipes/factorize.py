@@ -56,7 +56,7 @@ def writer(settings: Mapping[str, Any], dtype: torch.dtype) -> Writer:
         plan = {"quant_method": METHOD, "version": VERSION, "dtype": name, "ignored": ignored, **settings}
         return {"quantization_config": plan}
 
-    return Writer("factorised", tensors, config)
+    return Writer("factorised", tensors, config, biases=True)
 
 
 @takes_models

@@ -170,10 +170,10 @@ def _writer(dense: bool, method: PruningMethod, checkpoint: Checkpoint) -> Write
             values = tensor.dequantize(dtype)
             return {f"{module}.weight": values.T.contiguous() if transposed else values}
 
-        return Writer("dense", expanded, lambda left: {})
+        return Writer("dense", expanded, lambda left: {}, biases=True)
     form = SparseFormat()
 
     def tensors(module: str, tensor: SparseTensor, transposed: bool) -> dict[str, torch.Tensor]:
         return form.tensors(module, tensor)
 
-    return Writer(form.name, tensors, lambda left: form.config(left, dtype, method.name), measured=True)
+    return Writer(form.name, tensors, lambda left: form.config(left, dtype, method.name), measured=True, biases=True)

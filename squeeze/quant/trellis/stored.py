@@ -181,4 +181,4 @@ def make_writer(dtype: torch.dtype) -> Writer:
             "quantization_config": {"quant_method": METHOD, "version": _VERSION, "ignored": excluded, "dtype": named}
         }
 
-    return Writer("squeeze", tensors, config)
+    return Writer("squeeze", tensors, config, biases=True)

@@ -87,7 +87,7 @@ def make_writer(
             )
         }
 
-    return Writer(name, tensors, config, measured=rounds or spec.codebook == "fp8")
+    return Writer(name, tensors, config, measured=rounds or spec.codebook == "fp8", biases=True)
 
 
 def _by_both_names(spec: QuantizationSpec, names: Mapping[str, str]) -> QuantizationSpec:
@@ -180,7 +180,7 @@ def _dense(dtype: torch.dtype) -> Writer:
         values = tensor.dequantize(dtype)
         return {f"{module}.weight": values.T.contiguous() if transposed else values}
 
-    return Writer(DENSE, tensors, lambda left: {})
+    return Writer(DENSE, tensors, lambda left: {}, biases=True)
 
 
 def grid_of(method: GridMethod) -> Grid:
