@@ -137,13 +137,12 @@ def resolve_settings(
     known = as_dictionary(dictionary)
     if level is None:
         level = known.level if known else levels.DEFAULT
-    row = levels.level(level)
+    row, content = _with_built_in(levels.level(level), built_in_name(dictionary) or AUTO)
     size = levels.DEFAULT_BLOCK if block_size is None else block_size
     if not 1 <= size <= container.MAX_BLOCK:
         raise LevelError(f"a block size must be from 1 byte to {container.MAX_BLOCK >> 20} MiB, got {size:,}")
-    settings, name = settings_for_level(row, threads, known, language), built_in_name(dictionary)
-    settings = _with_built_in(settings, name) if name else settings
-    return replace(settings, parse=parse and known is None, window=_window(long, size)), size
+    settings = settings_for_level(row, threads, known, language)
+    return replace(settings, content=content, parse=parse and known is None, window=_window(long, size)), size
 
 
 def _window(long: bool | int | None, size: int) -> int:
@@ -157,19 +156,20 @@ def _window(long: bool | int | None, size: int) -> int:
     return -(-long // (1 << _MIB)) << _MIB
 
 
-def _with_built_in(settings: Settings, name: str) -> Settings:
-    """Return settings that use the built-in weights of a name (resources.py).
+def _with_built_in(level: Level, name: str) -> tuple[Level, Content | None]:
+    """Return the row of a level that uses the built-in weights of a name (resources.py), and the content of every
+    block, None to detect it.
 
     Raises:
         LevelError: if the level does not have them, or always has them.
     """
-    if name == AUTO or settings.level is None:
-        return settings
+    if name == AUTO:
+        return level, None
     if name == NONE:
-        return replace(settings, level=levels.bare(settings.level))
-    if not levels.has_built_in(settings.level, name):
+        return levels.bare(level), None
+    if not levels.has_built_in(level, name):
         raise LevelError(f"the built-in dictionary {name} belongs to levels 1 to 6")
-    return replace(settings, content=Content(name))
+    return level, Content(name)
 
 
 def _language_module() -> ModuleType:

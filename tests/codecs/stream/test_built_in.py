@@ -52,7 +52,7 @@ def test_refuses_files_with_another_checksum(changed, tmp_path):
 
 
 def test_a_dictionary_without_text_is_read_as_specified(tmp_path):
-    samples = [inputs.words(800, seed=seed) for seed in range(12)]
+    samples = [inputs.words(400, seed=seed) for seed in range(4)]
     known = squeeze.train(samples, tmp_path / "words.sqzp", level=4, text_size=0).learned
     inputs_, contexts = known.weights.shape[1], 14
     maps = [contexts * 256, contexts * 512, 3 * 512, 32 * 192]
@@ -117,5 +117,5 @@ def test_refuses_a_name_that_does_not_exist(tmp_path, monkeypatch):
     for missing in ("prose.sqzp", Path("folder/prose")):
         with pytest.raises(FileNotFoundError):
             squeeze.compress(b"abc", dictionary=missing)
-    known = squeeze.train([inputs.words(2_000)], tmp_path / "none", level=4)
+    known = squeeze.train([inputs.words(1_100)], tmp_path / "none", level=4, learn_size=2_000)
     assert squeeze.compress(inputs.PROSE, dictionary=Path("none")) == squeeze.compress(inputs.PROSE, dictionary=known)
