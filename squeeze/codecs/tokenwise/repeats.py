@@ -51,7 +51,7 @@ def build(lanes: LaneLayout, to_encode: np.ndarray | None) -> Repeats:
     weights[:, _INPUTS] = 0
     return Repeats(
         state=layout.record(_STATE),
-        to_encode=np.zeros(0, np.int64) if to_encode is None else to_encode,
+        to_encode=np.zeros(0, np.int64) if to_encode is None else to_encode.astype(np.int64, copy=False),
         ends=np.cumsum(lanes.counts),
         sizes=np.cumsum(lanes.lengths),
         ruled_out=np.full(lanes.lanes, NONE, np.int64),
