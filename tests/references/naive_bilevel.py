@@ -29,12 +29,14 @@ class TwoValues(Image):
 
     def start_pass(self) -> None:
         self.lines: list[list[int]] = []
+        self.numbers: list[int] = []  # of the pixels of each line, the last of which is its lowest bit
 
     def row(self, size: int) -> bytes:
         zero, one = self.values
         count = size if self.bits == 8 else 8 * size
         self.line: list[int] = []
         self.lines.append(self.line)
+        self.numbers.append(0)
         self.left = self.run_of = 0
         while len(self.line) < count:
             whole = count - len(self.line) >= 8
@@ -46,16 +48,12 @@ class TwoValues(Image):
         packed = (int("".join(map(str, self.line[at : at + 8])), 2) for at in range(0, count, 8))
         return bytes(byte ^ zero for byte in packed)
 
-    def _at(self, x: int, y: int) -> int:
-        """Return the pixel at column `x` of the row `y` rows up."""
-        row = self.lines[-1 - y] if y < len(self.lines) else []
-        return row[x] if 0 <= x < len(row) else 0
-
     def _up(self, y: int, first: int, last: int) -> int:
-        number = 0
-        for x in range(first, last + 1):
-            number = number << 1 | self._at(x, y)
-        return number
+        """Return the pixels of columns from `first` to `last` of the row `y` rows up; there are zeros around it."""
+        if y >= len(self.lines):
+            return 0
+        right, row = len(self.lines[-1 - y]) - 1 - last, self.numbers[-1 - y]
+        return (row >> right if right > 0 else row << -right) & (1 << last + 1 - first) - 1
 
     def _group(self, y: int) -> int:
         x = len(self.line)
@@ -80,6 +78,7 @@ class TwoValues(Image):
         self.flats += 1
         self.run_of = min(self.run_of + 8, 2048)
         self.line += [color] * 8
+        self.numbers[-1] = self.numbers[-1] << 8 | 255 * color
         self.left = (self.left << 8 | 255 * color) % 2**32
         return True
 
@@ -119,3 +118,4 @@ class TwoValues(Image):
         self.run_of = min(self.run_of + 1, 2048) if self.left & 1 == bit else 1
         self.left = (self.left << 1 | bit) % 2**32
         self.line.append(bit)
+        self.numbers[-1] = self.numbers[-1] << 1 | bit

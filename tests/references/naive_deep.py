@@ -1,6 +1,7 @@
 """Decode by section 7 of docs/format.md, deep context mixing, in Python. It is written from the text alone."""
 
 import re
+from bisect import bisect_right
 from functools import cache
 from itertools import chain, pairwise
 from pathlib import Path
@@ -43,12 +44,14 @@ def error_of(bit, logit):
     return F(bit * 2**32 - squash(q12(logit))) * F(2.0**-32)
 
 
+@cache
 def _rows(section):
     """Return the rows of all tables of a section."""
     text = FORMAT.read_text().split(f"### {section} ")[1].split("\n##")[0]
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
 
 
+@cache
 def preset_of(level, kind):
     """Return contexts in three groups, match lengths, selectors and most buckets (7.15)."""
     rows = [row for row in _rows("7.15") if row[0] == str(level)]
@@ -303,21 +306,24 @@ class Decoder:
     def begin_with(self, known, maps=True):
         """Apply step 3 of 13.2; adaptive maps are those of one file only."""
         for row, above in known.weights.items():
-            place = next((t, row - FIRST[t]) for t in reversed(range(14)) if row >= FIRST[t])
+            t = bisect_right(FIRST, row) - 1
+            place = t, row - FIRST[t]
             self.weights[place], self.visits[place] = F(0.03) + above, known.visits[row]
+        start = np.array([SQUASH[128 * j] for j in range(33)])
         for row, above in known.apms.items():
-            start = np.array([SQUASH[128 * j] for j in range(33)])
             self.apms[divmod(row, 65536)] = (start + (above << 20)).clip(0, 2**32 - 1).tolist()
         last = [(k, row) for k, count in enumerate((256, 2048, 256, 192)) for row in range(count)]
+        first = np.full(16, F(1) / F(self.sets), F)
         for row, above in zip(last, known.finals, strict=True):
-            self.finals[row] = np.full(16, F(1) / F(self.sets), F) + above
+            self.finals[row] = first + above
         if not maps:
             return
         matches = [match.map for match in self.matches]
         for entries, pair in zip((self.maps, self.run_maps, matches, [self.byte_map]), known.maps, strict=True):
             for own, high, count in zip(entries, *(np.split(part, len(entries)) for part in pair), strict=True):
-                for i, e in enumerate(own):  # histories that there are not have no entries here
-                    own[i] = e + (int(high[i]) << 20) & ~1023 | (e & 1023) + int(count[i])
+                e = np.array(own)
+                p, n = (part[: len(own)].astype(np.int64) for part in (high, count))  # of all histories that there are
+                own[:] = (e + (p << 20) & ~1023 | (e & 1023) + n).tolist()
 
     def begin_byte(self):
         """Compute what the network expects, MATCH, hashes, runs and slots."""
@@ -371,9 +377,8 @@ class Decoder:
                 x[k, 3] = v if run >> shift & 1 else -v
         parts, total, some = [], np.zeros(4, F), np.zeros(4, F)
         for begin, end in pairwise(self.ends):
-            part, count = np.zeros(4, F), (x[begin:end] != 0).sum(0).astype(F)
-            for row in x[begin:end]:
-                part = part + row
+            count = (x[begin:end] != 0).sum(0).astype(F)
+            part = np.add.accumulate(x[begin:end])[-1] if end > begin else np.zeros(4, F)  # one after the other
             parts.append(part / np.maximum(count, F(1)))
             total, some = total + part, some + count
         mean = total / np.maximum(some, F(1))
@@ -429,7 +434,8 @@ class Decoder:
         for row in self.rows:
             if row not in self.weights:
                 self.weights[row] = self.weights[0, 0].copy()
-        self.logit = dots(np.stack([self.weights[row] for row in self.rows]), self.inputs).clip(F(-15.9), F(15.9))
+        self.logit = dots(np.stack([self.weights[row] for row in self.rows]), self.inputs)
+        self.logit = np.minimum(np.maximum(self.logit, F(-15.9)), F(15.9))
         self.logits, total = np.zeros(16, F), F(0)
         self.logits[: self.sets] = self.logit
         latest = r["PLACE"] if self.cells else history & 255
@@ -438,7 +444,8 @@ class Decoder:
             self.logits[self.sets] = self.own
             self.final_rows.append((3, 8 * self.top_prediction + shift))
         weights = [self.finals.setdefault(row, np.full(16, F(1) / F(self.sets), F)) for row in self.final_rows]
-        self.final = dots(np.stack(weights), self.logits).clip(F(-15.9), F(15.9))
+        self.final = dots(np.stack(weights), self.logits)
+        self.final = np.minimum(np.maximum(self.final, F(-15.9)), F(15.9))
         for logit in self.final:
             total = total + logit
         self.x = q12(total * (F(1) / F(len(self.final))))

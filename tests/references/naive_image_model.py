@@ -2,6 +2,8 @@
 
 import re
 from collections import defaultdict
+from functools import cache
+from operator import mul
 
 from tests.references.naive_bytewise import NEXT, SQUASH, START, STRETCH, Coder, Matches, learn_map, mix
 from tests.references.naive_image_nearby import Nearby
@@ -26,8 +28,19 @@ SCALES = (6, 10, 14, 18, 26, 34, 42, 58, 74, 106, 138, 202, 266, 394, 600, 1000)
 U64 = 2**64 - 1
 
 
+@cache
 def place_of(name: str) -> tuple[int, int]:
     return name.count("W") - name.count("E"), name.count("N")
+
+
+@cache
+def factors_of(text: str) -> list[tuple[int, str]]:
+    """Return twelfths of places that a prediction adds."""
+    found = re.findall(r"([+-]?)(\d?)([NEW]+)(?:/(\d))?", text)
+    return [
+        ((-1 if sign == "-" else 1) * int(factor or 1) * 12 // int(part or 1), name)
+        for sign, factor, name, part in found
+    ]
 
 
 def bin_of(d: int) -> int:
@@ -41,6 +54,7 @@ for distance in range(-4096, 4096):
     MIDDLES[bin_of(distance)].append(distance)
 
 
+@cache
 def start_of(context: int, shift: int, number: int) -> int:
     found = MIDDLES.get(number, [0])
     c = (found[0] + found[-1]) // 2
@@ -223,9 +237,7 @@ class Image:
         return {name: self._value(i - x * self.pixel - y * self.up) for name, x, y in places}
 
     def _linear(self, text: str, around: dict[str, int], add: int) -> int:
-        total = 6
-        for sign, factor, name, part in re.findall(r"([+-]?)(\d?)([NEW]+)(?:/(\d))?", text):
-            total += (-1 if sign == "-" else 1) * int(factor or 1) * 12 // int(part or 1) * around[name]
+        total = 6 + sum(factor * around[name] for factor, name in factors_of(text))
         return self._limit(total // 12 + add)
 
     def _limit(self, v: int) -> int:
@@ -298,13 +310,14 @@ class Image:
         for r in range(3 if self.full else 0):
             size, rate = (24, 19, 6)[r], (9, 7, 5)[r]
             c, b, f = self._regression(r)
+            x = self.x[:size]
             for k in range(size):
-                for j in range(size):
-                    c[k][j] += (((self.x[k] << fine) * self.x[j]) - c[k][j]) >> rate
-                b[k] += (((self.x[k] << fine) * t) - b[k]) >> rate
+                scaled = x[k] << fine
+                c[k][:size] = [own + ((scaled * other - own) >> rate) for own, other in zip(c[k], x, strict=False)]
+                b[k] += (scaled * t - b[k]) >> rate
             for k in range(size):
                 if c[k][k] > 0:
-                    rest = (b[k] << 16) - sum(c[k][j] * f[j] for j in range(size))
+                    rest = (b[k] << 16) - sum(map(mul, c[k], f))
                     f[k] = min(max(f[k] + rest // (c[k][k] + 2**fine), -(2**18)), 2**18)
         self.misses[i % self.ring] = [min(abs(value - v) >> shift, 255) for v in self.v]
 

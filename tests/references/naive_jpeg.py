@@ -276,8 +276,11 @@ def _adjust(weights, inputs, error, rate):
         weights[j] = _c(weights[j] + (gain * value >> 4), 1 << 24)
 
 
-def decode(payload):
-    """Return the header, (padding, tail) of each scan, and the coefficients of each block."""
+def decode(payload, header=None):
+    """Return the header, (padding, tail) of each scan, and the coefficients of each block.
+
+    A header that is given is not decoded.
+    """
     file = io.BytesIO(payload)
     inner = []
     for _ in range(read_varint(file)[0]):
@@ -285,7 +288,9 @@ def decode(payload):
         inner.append((gap, file.read(size)))
     size, coded = read_varint(file)[0], read_varint(file)[0]
     rest = file.read(coded or size)
-    if coded:
+    if header:
+        rest = header
+    elif coded:
         first = known()
         read, coder, models = _Read(first), Coder(rest), Decoder(3, "other", 0, len(first) + size)
         for _ in first:

@@ -36,6 +36,7 @@ NAMES = (
 )
 
 
+@cache
 def _rows(section, *wanted):
     """Return the rows of a section's tables whose first cells name what is wanted."""
     text = FORMAT.read_text().split(f"### {section} ")[1].split("\n##")[0]
@@ -43,6 +44,7 @@ def _rows(section, *wanted):
     return [row for row in rows if all(one in cell.split(", ") for one, cell in zip(wanted, row, strict=False))]
 
 
+@cache
 def preset_of(level, kind):
     """Return contexts, least match lengths, selectors and slot_bits (6.1)."""
     rows = [row for row in _rows("6.1", str(level)) if row[1] == "all" or kind in row[1].split(", ")]

@@ -61,14 +61,13 @@ def stored():
 
 @cache
 def tensors():
-    """Return the tensors of the network's file with matrices as int64, in which sums are exact."""
+    """Return the tensors of the network's file with matrices of integers as float64, in which sums of their products
+    are exact, and quick."""
     return {name: integers(x) if x.dtype != F else x for name, x in stored().items()}
 
 
 def integers(x):
-    if x.dtype == np.int8:
-        return x.astype(np.int64)
-    return 2 * halves(x) - 15
+    return (x if x.dtype == np.int8 else 2 * halves(x) - 15).astype(np.float64)
 
 
 def halves(x):
@@ -91,9 +90,9 @@ def changed(matrices):
     for (name, _), added in zip(change_shapes().items(), matrices, strict=True):
         x = stored()[name]
         if x.dtype == np.int8:
-            after[name] = (x + added).clip(-127, 127)
+            after[name] = (x + added).clip(-127, 127).astype(np.float64)
         elif x.dtype == np.uint8:
-            after[name] = 2 * (halves(x) + added).clip(0, 15) - 15
+            after[name] = (2 * (halves(x) + added).clip(0, 15) - 15).astype(np.float64)
         else:
             after[name] = x + added.reshape(x.shape).clip(-(2**15), 2**15).astype(F) * F(2**-8)
     return after

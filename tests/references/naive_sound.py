@@ -1,5 +1,9 @@
 """A decoder of sounds, written from docs/format.md, section 24, one number at a time."""
 
+from typing import Any
+
+import numpy as np
+
 from tests.references.naive_bytewise import NEXT, SQUASH, START, STRETCH, Coder, Matches, clamp, learn_map, mix, squash
 from tests.references.naive_mixing import Mixer
 from tests.references.reading import Bytes
@@ -36,61 +40,59 @@ def decode(payload: bytes, length: int) -> bytes:
 
 
 class Squares:
-    """Least squares of one channel."""
+    """Least squares of one channel. Numbers of 64 bits wrap, as numpy's do."""
 
     def __init__(self, size: int, rate: int, solve: int, down: int, fine: int, ridge: int):
         self.size, self.rate, self.solve, self.down, self.fine, self.ridge = size, rate, solve, down, fine, ridge
-        self.sums = [[0] * size for _ in range(size)]
-        self.products = [0] * size
-        self.factors = [0] * size
-        self.x = [0] * size
+        self.sums = np.zeros((size, size), np.int64)
+        self.products, self.factors, self.x = (np.zeros(size, np.int64) for _ in range(3))
 
     def estimate(self, x: list[int]) -> int:
-        self.x = x
-        return wrap(sum(a * b for a, b in zip(x, self.factors, strict=True)))
+        self.x = np.array(x)
+        return int(self.x @ self.factors)
 
     def learn(self, sample: int, number: int) -> None:
-        x, y = [value >> self.down for value in self.x], sample >> self.down
-        for i in range(self.size):
-            for j in range(i + 1):
-                self.sums[i][j] += (x[i] << self.fine) * x[j] - (self.sums[i][j] >> self.rate)
-            self.products[i] += (y << self.fine) * x[i] - (self.products[i] >> self.rate)
+        x, y = self.x >> self.down, sample >> self.down
+        scaled = x << self.fine
+        self.sums += scaled[:, None] * x - (self.sums >> self.rate)
+        self.products += scaled * y - (self.products >> self.rate)
         if number % self.solve == 0:
             self._solve()
 
     def _solve(self) -> None:
         n = self.size
-        low, scaled, work = [[0] * n for _ in range(n)], [[0] * n for _ in range(n)], [0] * n
+        low, scaled, work = np.zeros((n, n), np.int64), np.zeros((n, n), np.int64), np.zeros(n, np.int64)
 
-        def product(value: int, factor: int) -> int:
-            return value * (factor >> 20) + (wrap(value * (factor & 0xFFFFF)) >> 20)
+        def dot(values: Any, factors: Any) -> int:
+            return int((values * (factors >> 20) + (values * (factors & 0xFFFFF) >> 20)).sum())
 
         for i in range(n):
             for j in range(i):
-                total = wrap(sum(product(scaled[i][k], low[j][k]) for k in range(j))) >> 20
-                value = scaled[i][j] = (self.sums[i][j] >> self.rate) - total
-                whole, d = wrap(value << 20) // scaled[j][j], scaled[j][j]
+                d = int(scaled[j, j])
+                value = int(self.sums[i, j] >> self.rate) - (dot(scaled[i, :j], low[j, :j]) >> 20)
+                scaled[i, j], whole = value, wrap(value << 20) // d
                 rest = wrap(wrap(wrap(value << 20) - whole * d) << 20) // d
-                low[i][j] = (whole << 20) + rest
-            total = wrap(sum(product(scaled[i][k], low[i][k]) for k in range(i))) >> 20
-            scaled[i][i] = max((self.sums[i][i] >> self.rate) + self.ridge - total, self.ridge)
-            work[i] = (self.products[i] >> self.rate) - (wrap(sum(product(work[k], low[i][k]) for k in range(i))) >> 20)
+                low[i, j] = (whole << 20) + rest
+            total = dot(scaled[i, :i], low[i, :i]) >> 20
+            scaled[i, i] = max(int(self.sums[i, i] >> self.rate) + self.ridge - total, self.ridge)
+            work[i] = int(self.products[i] >> self.rate) - (dot(work[:i], low[i, :i]) >> 20)
         for i in reversed(range(n)):
-            whole = wrap(work[i] << 20) // scaled[i][i]
-            rest = wrap(wrap(wrap(work[i] << 20) - whole * scaled[i][i]) << 24) // scaled[i][i]
-            total = wrap((whole << 24) + rest - sum(product(self.factors[k], low[k][i]) for k in range(i + 1, n)))
+            d, last = int(scaled[i, i]), int(work[i])
+            whole = wrap(last << 20) // d
+            rest = wrap(wrap(wrap(last << 20) - whole * d) << 24) // d
+            total = wrap((whole << 24) + rest - dot(self.factors[i + 1 :], low[i + 1 :, i]))
             self.factors[i] = limit(total >> 20, 2**34)
 
 
 class Stage:
-    """A stage of the cascade of one channel."""
+    """A stage of the cascade of one channel. Numbers of 64 bits wrap, as numpy's do."""
 
     def __init__(self, taps: int, rate: int, keep: int):
         self.taps, self.rate, self.keep = taps, rate, keep
-        self.latest, self.weights, self.output = [0] * taps, [0] * taps, 0
+        self.latest, self.weights, self.output = np.zeros(taps, np.int64), np.zeros(taps, np.int64), 0
 
     def estimate(self) -> int:
-        self.output = (sum(a * b for a, b in zip(self.latest, self.weights, strict=True)) >> 16) << self.keep
+        self.output = (int(self.latest @ self.weights) >> 16) << self.keep
         return self.output
 
     def learn(self, rest: int) -> int:
@@ -99,12 +101,10 @@ class Stage:
         def reduced(value: int) -> int:
             return limit(value >> (4 + self.keep), 2**22 - 1)
 
-        power = sum(value * value for value in self.latest) + 16 * self.taps
+        power = int(self.latest @ self.latest) + 16 * self.taps
         step = limit((reduced(rest - self.output) << 36) // power, 2**38) >> self.rate
-        self.weights = [
-            limit(w + (wrap(step * value) >> 16), 2**30) for w, value in zip(self.weights, self.latest, strict=True)
-        ]
-        self.latest = [*self.latest[1:], reduced(rest)]
+        self.weights = (self.weights + (step * self.latest >> 16)).clip(-(2**30), 2**30)
+        self.latest = np.append(self.latest[1:], reduced(rest))
         return rest - self.output
 
 

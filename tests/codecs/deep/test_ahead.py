@@ -1,5 +1,7 @@
 """The byte network ahead of the mixers, in a thread of its own or not: the same bytes, whichever is faster."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from squeeze.codecs.stream.encoding import encode_block
 from squeeze.codecs.stream.settings import Settings
 from squeeze.errors import DamagedError
 from tests.makers import inputs
+from tests.makers.cases import every
 
 TEXT = inputs.python_text(2_700)
 PRESET = presets.preset(5, "text")
@@ -20,9 +23,15 @@ def array(data: bytes) -> np.ndarray:
     return np.frombuffer(data, np.uint8)
 
 
-@pytest.mark.parametrize("level", [4, 5, 6])
 @pytest.mark.parametrize(
-    "data", [TEXT, inputs.machine_code(300), TEXT[: 2 * ahead.CHUNK + 1], TEXT[: 4 * ahead.CHUNK]], ids=len
+    ("level", "data"),
+    every(
+        3,
+        itertools.product(
+            [5, 4, 6], [TEXT[: 4 * ahead.CHUNK], TEXT, inputs.machine_code(300), TEXT[: 2 * ahead.CHUNK + 1]]
+        ),
+    ),
+    ids=lambda value: value if isinstance(value, int) else len(value),
 )
 def test_two_threads_write_what_one_writes(level, data):
     coded = squeeze.compress(data, level, threads=2)

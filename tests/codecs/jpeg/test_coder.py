@@ -1,6 +1,7 @@
 """Coded images: sizes, round trips, thumbnails, damage, and their blocks in files."""
 
 import io
+import itertools
 import random
 from contextlib import suppress
 
@@ -14,6 +15,7 @@ from squeeze.codecs.jpeg.medium import Jpeg
 from squeeze.codecs.stream.index import read_index
 from squeeze.errors import SqueezeError
 from tests.makers import inputs, jpegs, wrapped
+from tests.makers.cases import every
 
 
 def check(data):
@@ -22,8 +24,7 @@ def check(data):
     return len(coded) / len(data)
 
 
-@pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
-@pytest.mark.parametrize("name", jpegs.SETTINGS)
+@pytest.mark.parametrize(("name", "mode"), every(2, itertools.product(jpegs.SETTINGS, ["L", "RGB", "CMYK"])))
 def test_every_kind_of_image_comes_back(name, mode):
     assert check(jpegs.jpeg(120, 75, mode, **jpegs.SETTINGS[name])) < 1
 
