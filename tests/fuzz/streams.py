@@ -2,6 +2,7 @@
 
 import io
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import xxhash
@@ -77,6 +78,7 @@ def parsed(coded: bytes, raw: bytes) -> list[Stream]:
     return streams
 
 
+@cache
 def compile_levels() -> None:
     """Compile what levels 1 to 6 need, whatever a header comes to name."""
     for level in range(1, 7):

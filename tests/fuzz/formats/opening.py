@@ -33,8 +33,7 @@ class Opening:
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.samples = name, [*_images(), *_wrappers()]
-        for data in self.samples:
-            self.read(Case(data, {"level": 1}), folder)
+        self.read(Case(b"".join(self.samples), {"level": 1}), folder)
 
     def mutate(self, random: Random) -> Case:
         """Return a changed file, or several of them one after the other."""
