@@ -25,6 +25,8 @@ from tests.makers import command
 ROOT = Path(__file__).parent.parent
 os.environ.setdefault("SQUEEZE_CACHE", str(ROOT / ".pytest_cache" / "squeeze"))  # the models of tests stay apart
 os.environ["PYTHONPATH"] = str(ROOT)  # `python -m squeeze` runs from any folder, installed or not
+os.environ["PYTHONDONTWRITEBYTECODE"] = ""  # else every command, and every worker, would compile all sources again
+sys.dont_write_bytecode = False
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # what runs in the background, as tests may, ignores it
     signal.signal(signal.SIGINT, signal.default_int_handler)
