@@ -24,7 +24,7 @@ BYTEWISE = [n for n, row in levels.LEVELS.items() if not row.needs_language_mode
 
 
 _LONG = pytest.mark.slow  # at levels that take their time
-_MOST = {1: 1 << 20, 2: 500_000, 3: 500_000}  # bytes by level
+_MOST = {1: 1 << 20, 2: 500_000, 3: 500_000, 5: 1_000, 6: 5_000}  # bytes by level
 CASES = [
     pytest.param(name, level, marks=[_LONG] * (len(data) > _MOST.get(level, 20_000)))
     for name, data in inputs.EDGE_CASES.items()

@@ -64,8 +64,8 @@ def test_mapped_arrays_compile_nothing_anew(place, data):
 @pytest.mark.parametrize(
     ("sample", "level"),
     [
-        (inputs.records(900), 4),
-        (inputs.machine_code(3_000), 4),
+        (inputs.records(300), 4),
+        (inputs.machine_code(1_000), 4),
         pytest.param(inputs.PROSE, 5, marks=pytest.mark.slow),
         pytest.param(inputs.PROSE, 6, marks=pytest.mark.slow),
     ],
@@ -86,7 +86,7 @@ def test_a_damaged_file_is_read_anew(place, data):
     _, coded = used(data)
     (path,) = place.iterdir()
     good = path.read_bytes()
-    places = [0, 7, 8, 12, 20, 400, len(good) // 2, len(good) - 1]
+    places = [0, 8, 20, len(good) // 2, len(good) - 1]
     for bad in (*(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :] for at in places), good[:9], good[:-64], b""):
         path.write_bytes(bad)
         known, again = used(data)

@@ -1,6 +1,7 @@
 """Repeats far apart are found in a stream, and blocks that hold them decode by every way of reading."""
 
 import io
+from functools import cache
 from random import Random
 
 import numpy as np
@@ -42,6 +43,7 @@ CASES = {
 NAMES = pytest.mark.parametrize("name", CASES)
 
 
+@cache
 def compressed(name="versions", **options):
     raw, size = CASES[name]
     return squeeze.compress(raw, 1, block_size=size, **{"long": MIB, **options})

@@ -33,12 +33,12 @@ def outcome(data: bytes, threads: int = 1) -> bytes | None:
 
 def test_mutated_files_never_give_wrong_data(coded):
     generator = np.random.default_rng(5)
-    for i in range(80):
+    for i in range(30):
         assert outcome(mutate(coded, generator), 1 + i % 2) in (None, DATA)
 
 
 def test_cut_files_raise_and_give_nothing(coded):
-    for size in [*range(0, 120), *range(120, len(coded), 31), len(coded) - 1]:
+    for size in [*range(0, 120, 3), *range(120, len(coded), 61), len(coded) - 1]:
         with pytest.raises(squeeze.SqueezeError):
             squeeze.decompress(coded[:size])
 
@@ -54,7 +54,7 @@ def test_a_changed_layout_never_gives_wrong_data(folder):
     start = block.coded_offset + header.size
     wrong = [b"\x00", b"\x01", b"\x02", b"\x03", b"\x7f", b"\xff", b"\xff\x7f", b"\xff" * 8, b"\xff" * 8 + b"\x7f"]
     for at in range(start, start + 14):
-        for value in wrong:
+        for value in wrong[at % 2 :: 2]:
             damaged = coded[:at] + value + coded[at + len(value) :]
             assert outcome(damaged, 1 + at % 2) in (None, DATA[:500])
 

@@ -22,7 +22,7 @@ from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.tokenwise import lanes, prefill
 from squeeze.lm import models
 from tests.makers import inputs, tiny_models
-from tests.makers.cases import every
+from tests.makers.cases import all_slow_but, every
 from tests.makers.tokenwise import DATA, TEXT, calm, codecs_of, preset, settings_of
 
 LIKE_OTHERS = ("real text", "random twice")  # TEXT is around each case, and "random" is another
@@ -57,7 +57,7 @@ def any_folder(request, tmp_path_factory) -> Path:
 WITH_LANGUAGE_MODEL = [n for n, row in levels.LEVELS.items() if row.needs_language_model]
 
 
-@pytest.mark.parametrize("case", every(2, BYTES))
+@pytest.mark.parametrize("case", every(3, BYTES))
 def test_any_bytes_in_any_lanes_by_any_threads(any_folder, case):
     """Coded bytes depend only on lanes and window."""
     model = models.find(any_folder).network
@@ -77,7 +77,7 @@ def test_any_bytes_in_any_lanes_by_any_threads(any_folder, case):
     assert one or case.startswith(("random", "only escapes", "all bytes"))
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(
     st.one_of(st.binary(min_size=1, max_size=80), st.text(min_size=1, max_size=60).map(lambda t: t.encode())),
     st.integers(1, 12),
@@ -121,19 +121,19 @@ def test_groups_of_lanes_and_their_teams(folder, monkeypatch, count, threads, en
 
 @pytest.mark.parametrize("rows", [1, 5, 64, 600])
 def test_bytes_do_not_depend_on_how_many_go_through_the_model_at_once(folder, monkeypatch, rows):
-    model = models.find(folder).network
+    model, text = models.find(folder).network, TEXT[:1_000]
     for count in (1, 4):
-        expected = lanes.encode(TEXT, model, preset(len(TEXT), count, 32))
+        expected = lanes.encode(text, model, preset(len(text), count, 32))
         with monkeypatch.context() as patch:
             patch.setattr(prefill, "ROWS", rows)
             patch.setattr(prefill, "FREQUENCY_ROWS", max(rows // 3, 1))
             for threads in (1, 2):
-                assert lanes.encode(TEXT, model, preset(len(TEXT), count, 32), threads) == expected
+                assert lanes.encode(text, model, preset(len(text), count, 32), threads) == expected
 
 
 @pytest.mark.parametrize(
     ("name", "level"),
-    every(2, zip({**inputs.EDGE_CASES, **BYTES}, itertools.cycle(WITH_LANGUAGE_MODEL), strict=False)),
+    every(3, zip({**inputs.EDGE_CASES, **BYTES}, itertools.cycle(WITH_LANGUAGE_MODEL), strict=False)),
 )
 def test_every_case_at_one_of_the_levels(folder, level, name):
     """Code a few bytes by one lane in one window: the levels differ in the header alone."""
@@ -143,7 +143,7 @@ def test_every_case_at_one_of_the_levels(folder, level, name):
     assert len(coded) <= len(data) + 64
 
 
-@pytest.mark.parametrize("level", WITH_LANGUAGE_MODEL)
+@pytest.mark.parametrize("level", every(3, WITH_LANGUAGE_MODEL))
 def test_text_goes_through_the_model(folder, only_tokenwise, level):
     identity = models.find(folder).identity
     for size, named in ((None, {"weights": identity[:8]}), (4_000, {"model": "tiny", "weights": identity[:32]})):
@@ -165,7 +165,7 @@ def test_an_input_of_text_and_other_content_comes_back(folder, only_tokenwise):
 
 @pytest.mark.parametrize(
     ("data", "tried"),
-    [(bytes(66_000), WITH_LANGUAGE_MODEL), (inputs.records(3_000), WITH_LANGUAGE_MODEL[1:2])],
+    [(bytes(66_000), WITH_LANGUAGE_MODEL), (inputs.records(1_000), WITH_LANGUAGE_MODEL[1:2])],
     ids=["zeros", "records"],
 )
 def test_what_the_model_does_not_help_is_a_file_of_the_level_without_it(folder, data, tried):
@@ -177,9 +177,10 @@ def test_what_the_model_does_not_help_is_a_file_of_the_level_without_it(folder, 
 def test_concatenated_streams_of_several_levels_and_models_come_back(folder, only_tokenwise, tmp_path):
     tokenizer = tiny_models.sentence_piece()
     other = tiny_models.write_folder(tmp_path / "other", tokenizer, calm(tokenizer))
-    parts = [squeeze.compress(TEXT, 8, model=folder), squeeze.compress(TEXT[::-1], 1)]
-    parts += [squeeze.compress(TEXT, 9, model=other), squeeze.compress(b"", 7, model=folder)]
-    assert squeeze.decompress(b"".join(parts)) == TEXT + TEXT[::-1] + TEXT
+    text = TEXT[:1_500]
+    parts = [squeeze.compress(text, 8, model=folder), squeeze.compress(text[::-1], 1)]
+    parts += [squeeze.compress(text, 9, model=other), squeeze.compress(b"", 7, model=folder)]
+    assert squeeze.decompress(b"".join(parts)) == text + text[::-1] + text
 
 
 def test_pipes_report_all_bytes_as_progress(folder, only_tokenwise):
@@ -277,12 +278,13 @@ class Interrupt:
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("after", [1, 3])
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("count", [1, 6])
+@pytest.mark.parametrize(
+    ("count", "threads", "after"),
+    all_slow_but([(1, 1, 1), (1, 2, 3), (6, 1, 3), (6, 2, 1)], itertools.product([1, 6], [1, 2], [1, 3])),
+)
 def test_an_interruption_ends_the_work_and_its_threads(folder, only_tokenwise, threads, count, after):
     running = threading.active_count()
-    data = TEXT
+    data = TEXT[:1_500]
     with pytest.raises(KeyboardInterrupt):
         squeeze.compress(data, 8, model=folder, lanes=count, threads=threads, progress=Interrupt(after))
     assert threading.active_count() == running
@@ -343,7 +345,7 @@ def test_the_bundled_model_and_all_kinds_of_bytes():
         assert lanes.decode(payload, layout, model, preset(len(data), count), 3 - threads).tobytes() == data
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", all_slow_but([2], [1, 2]))
 @pytest.mark.parametrize(
     ("share", "tried", "kind"), [(0.0, True, container.BYTEWISE), (9.0, False, container.TOKENWISE)]
 )
