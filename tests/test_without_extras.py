@@ -88,7 +88,7 @@ def tiny(in_folder: None) -> Path:
     return tiny_models.write_folder(Path("tiny"), tiny_models.byte_level())
 
 
-@pytest.mark.parametrize("level", [1, 4, 7, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 5, 6, 8, 9))])
+@pytest.mark.parametrize("level", [4, 7, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3, 5, 6, 8, 9))])
 def test_files_need_no_extra(note: Path, tiny: Path, level: int):
     model = ("--model", str(tiny)) if level > 6 else ()
     without(

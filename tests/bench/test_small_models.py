@@ -9,9 +9,10 @@ from safetensors.torch import load_file
 
 from bench.shared.small_models import original
 from squeeze.lm import adapter, models, sources
+from tests.makers.cases import every
 
 
-@pytest.mark.parametrize("name", ["3.query", "29.down", "7.attention_norm", "final_norm"])
+@pytest.mark.parametrize("name", every(2, ["3.query", "29.down", "7.attention_norm", "final_norm"]))
 def test_the_adapter_is_added_to_the_weights(models_folder: Path, name: str) -> None:
     plain, changed = (sources.open_source(original(models_folder, adapted)) for adapted in (False, True))
     expected = adapter.add_adapter(plain, adapter.load(models.BUNDLED_ADAPTER)).tensors[name]

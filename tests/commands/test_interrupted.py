@@ -1,6 +1,7 @@
 """Runs that end early: signals, full disks, pipes that close or block, and terminals."""
 
 import errno
+import itertools
 import os
 import pty
 import random
@@ -15,6 +16,7 @@ import squeeze
 from squeeze.codecs.stream import writer
 from squeeze.system import files, moving
 from tests.makers import inputs
+from tests.makers.cases import all_slow_but
 from tests.makers.command import SQUEEZE, fails, names, run
 
 pytestmark = pytest.mark.usefixtures("in_folder")
@@ -93,8 +95,13 @@ def start_in(folder: str, *arguments: str) -> subprocess.Popen[bytes]:
     return process
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("threads", ["-T1", "-T2"])
+@pytest.mark.parametrize(
+    ("number", "threads"),
+    all_slow_but(
+        [(signal.SIGINT, "-T2"), (signal.SIGTERM, "-T1")],
+        itertools.product([signal.SIGINT, signal.SIGTERM], ["-T1", "-T2"]),
+    ),
+)
 def test_an_interrupted_run_leaves_the_source_alone(number: signal.Signals, threads: str):
     process = start_long_run(threads)
     process.send_signal(number)

@@ -159,7 +159,7 @@ def test_a_cluster_writes_what_one_machine_writes_in_whatever_order(whole, engin
     run("test", "-q", *CLUSTER, "--manifest", MANIFEST)
 
 
-@pytest.mark.parametrize("by", [(), CLUSTER])
+@pytest.mark.parametrize("by", [pytest.param((), marks=pytest.mark.slow), CLUSTER])
 def test_a_file_that_changes_is_reported_and_taken_anew(engine, monkeypatch, by):
     path = Path("tree/sub/007.txt")
     right = write.make_shard

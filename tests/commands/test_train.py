@@ -83,8 +83,9 @@ def test_samples_that_need_no_dictionary(note: Path, monkeypatch):
 
     def made(samples, out, training, **options):
         out.write_bytes(b"a dictionary")
-        return tune.Tuning(squeeze.train(samples, level=5, text_size=0), sizes, 1.0, 1.0, 3)
+        return tune.Tuning(known, sizes, 1.0, 1.0, 3)
 
+    known = squeeze.train([note], level=4, text_size=0)
     monkeypatch.setattr(tune, "tune", made)
     for alone, said in ((80, True), (90, True), (91, False)):
         sizes = tune.Sizes(raw=100, zstd=None, alone=alone, plain=90, tuned=95)

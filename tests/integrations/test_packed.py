@@ -1,5 +1,6 @@
 """Packed weights in a model: all are compared with their checksums while it is loaded, those that stay coded too."""
 
+import itertools
 import random
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import squeeze
 from squeeze.errors import DamagedError
 from squeeze.packing import container
 from tests.makers import mixtures
-from tests.makers.cases import every
+from tests.makers.cases import all_slow_but, every
 from tests.makers.hf_models import IDS, tiny_model
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -178,8 +179,13 @@ def test_a_resident_layer_computes_what_the_original_does(dtype, bias):
             assert torch.equal(layers[0](given), layers[1](given))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    all_slow_but(
+        [("llama", torch.bfloat16), ("gpt2", torch.float32)],
+        itertools.product(["llama", "gpt2"], [torch.float32, torch.bfloat16]),
+    ),
+)
 def test_logits_of_the_last_positions_are_the_originals(tmp_path, kind, dtype):
     folder = tiny_model(tmp_path / "model", dtype, tied=False, kind=kind)
     squeeze.pack(folder, tmp_path / "packed")

@@ -1,6 +1,7 @@
 """Ray Data on .sqz files: every row once, whatever the parts, and a folder of what a dataset holds."""
 
 import base64
+import itertools
 import json
 import os
 import tarfile
@@ -11,6 +12,7 @@ import pytest
 import squeeze
 from squeeze.cluster.engine import SETTINGS
 from squeeze.errors import FormatError, OptionError, SqueezeError
+from tests.makers.cases import all_slow_but
 from tests.makers.inputs import random_bytes
 
 os.environ.update(SETTINGS)  # which Ray reads when it is imported
@@ -49,8 +51,13 @@ def rows_of(sqz, path, rows, size):
     return [row for task in tasks for table in task() for row in table.to_pylist()], len(tasks)
 
 
-@pytest.mark.parametrize("size", [1, 5000, 20_000, 1 << 20])
-@pytest.mark.parametrize("end", ["", "\n"])
+@pytest.mark.parametrize(
+    ("size", "end"),
+    all_slow_but(
+        [(1, ""), (5000, "\n"), (20_000, ""), (1 << 20, "\n")],
+        itertools.product([1, 5000, 20_000, 1 << 20], ["", "\n"]),
+    ),
+)
 def test_every_line_is_read_once(sqz, tmp_path, size, end):
     path = packed(tmp_path / "a.txt.sqz", "\n".join(LINES) + end)
     found, parts = rows_of(sqz, path, "lines", size)

@@ -12,6 +12,7 @@ from squeeze.packing import container
 from squeeze.quant.formats import read
 from squeeze.quant.rtn import RTN
 from tests.makers import gguf_models
+from tests.makers.cases import every
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 integration = pytest.importorskip("squeeze.integrations.transformers")
@@ -56,7 +57,7 @@ def without_a_type(folder):
     path.write_text(json.dumps(config))
 
 
-@pytest.mark.parametrize("name", [*NAMED, *ALONE])
+@pytest.mark.parametrize("name", every(2, [*NAMED, *ALONE]))
 def test_our_own_code_computes_what_it_does_unpacked(made, name):
     plain, packed = made(name)
     described = json.loads((packed / "config.json").read_text())["quantization_config"]

@@ -1,5 +1,6 @@
 """Packed folders in transformers: the logits and the text are those of the original, to the bit."""
 
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ from squeeze.errors import DamagedError, OptionError
 from squeeze.integrations.load_model import load_model
 from squeeze.packing.device_decode.cpu import Tiles
 from squeeze.packing.device_decode.together import Together
+from tests.makers.cases import all_slow_but, every
 from tests.makers.hf_models import IDS, tiny_model
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -29,9 +31,18 @@ def logits(model, ids):
         return model(ids).logits
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("kind", ["llama", "gpt2"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float16])
+@pytest.mark.parametrize(
+    ("dtype", "kind", "tied"),
+    all_slow_but(
+        [
+            (torch.bfloat16, "llama", True),
+            (torch.bfloat16, "gpt2", False),
+            (torch.float32, "gpt2", True),
+            (torch.float16, "llama", False),
+        ],
+        itertools.product([torch.bfloat16, torch.float32, torch.float16], ["llama", "gpt2"], [True, False]),
+    ),
+)
 def test_logits_and_text_are_those_of_the_original(tmp_path, dtype, kind, tied):
     folder = tiny_model(tmp_path / "model", dtype, tied, kind)
     squeeze.pack(folder, tmp_path / "packed")
@@ -59,7 +70,7 @@ def test_weights_stay_coded(tmp_path, level):
     assert memory["tensors"] < 0.8 * original
 
 
-@pytest.mark.parametrize("count", [0, 2, 3, 9, 100])
+@pytest.mark.parametrize("count", every(2, [0, 2, 3, 9, 100]))
 def test_linear_layers_are_resident_first(tmp_path, count):
     squeeze.pack(tiny_model(tmp_path / "model", tied=False), tmp_path / "packed")
     with integration.load_options(resident=count * 352 * 128 * 2):
@@ -74,8 +85,13 @@ def test_linear_layers_are_resident_first(tmp_path, count):
     assert isinstance(packed.model.embed_tokens, integration.CodedEmbedding) == (count < 100)
 
 
-@pytest.mark.parametrize("level", ["fast", "runtime"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("dtype", "level"),
+    all_slow_but(
+        [(torch.bfloat16, "fast"), (torch.float32, "runtime")],
+        itertools.product([torch.bfloat16, torch.float32], ["fast", "runtime"]),
+    ),
+)
 def test_fused_products_are_close_and_run_on_few_rows(tmp_path, monkeypatch, level, dtype):
     folder = tiny_model(tmp_path / "model", tied=False)
     squeeze.pack(folder, tmp_path / "packed", level=level)

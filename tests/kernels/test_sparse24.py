@@ -13,6 +13,7 @@ from squeeze.kernels.sparse24 import Packed24, Runtime, dense_weight, reference_
 from squeeze.prune.scores import Magnitude
 from squeeze.prune.sparsegpt import SparseGPT
 from squeeze.quant.gptq import GPTQ
+from tests.makers.cases import all_slow_but
 from tests.makers.gpu import DEVICES, compile_for_a_gpu, moved
 
 try:
@@ -43,8 +44,14 @@ def test_the_reference_expands_to_the_weight(shape):
 
 
 @needs_triton
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [
+        *((torch.float32, shape) for shape in SHAPES),
+        *all_slow_but([(torch.float16, SHAPES[1])], ((torch.float16, shape) for shape in SHAPES)),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("device", DEVICES)
 def test_kernels_equal_the_reference(shape, dtype, device):
     for weight in weights(*shape):

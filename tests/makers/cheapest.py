@@ -2,6 +2,7 @@
 
 import random
 from bisect import bisect_right
+from functools import cache
 
 from tests.references.naive_cheapest import DISTANCE_BITS, DISTANCES, LENGTH_BITS, LENGTHS
 from tests.references.naive_huffman import ORDER, canonical, zlib_lengths
@@ -26,6 +27,7 @@ def deflated(content: bytes, blocks: int = 1, odd: float = 0.0) -> bytes:
     return int(text[::-1], 2).to_bytes(-(-len(text) // 8), "little")
 
 
+@cache
 def nearest(content: bytes) -> list[list[Token]]:
     """Return the nearest match for each length at each position, from short to long."""
     found, places = list[list[Token]](), dict[bytes, list[int]]()

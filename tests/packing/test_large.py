@@ -17,6 +17,7 @@ from squeeze.errors import DamagedError, SqueezeError
 from squeeze.packing import codings, container, run, unpack
 from squeeze.packing.tensors import archive_payload, content, floats, ulps, zeros
 from squeeze.system import parallel
+from tests.makers.cases import all_slow_but, every
 from tests.makers.checkpoints import same, write
 from tests.makers.floats import as_bf16, weights
 
@@ -135,7 +136,7 @@ def test_loading_in_parts_gives_the_same_tensors():
 
 
 @pytest.mark.usefixtures("small_parts")
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", all_slow_but([2], [1, 2]))
 def test_differences_of_differences_are_restored_in_parts(threads):
     """Each from the one before, the second base packed in turn."""
     names = []
@@ -182,7 +183,7 @@ def test_differences_in_ulps_are_restored_in_parts(threads, monkeypatch):
 
 
 @pytest.mark.usefixtures("small_parts")
-@pytest.mark.parametrize("level", ["fast", "runtime"])
+@pytest.mark.parametrize("level", every(2, ["fast", "runtime"]))
 def test_damage_is_found_in_parts(level):
     write("a.safetensors", checkpoint())
     squeeze.pack("a.safetensors", "b.safetensors", level=level)
@@ -279,7 +280,7 @@ def peak(code: str) -> int:
 
 
 def test_memory_does_not_grow_with_a_tensor():
-    count = 48 << 20  # of two bytes
+    count = 40 << 20  # of two bytes
     write("small.safetensors", checkpoint())
     values = np.resize(as_bf16(weights(1 << 20)), count)
     write("a.safetensors", {"a": ("BF16", (count,), values.tobytes())})

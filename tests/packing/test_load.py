@@ -1,5 +1,6 @@
 """Folders that were made smaller and then packed: they load as they are, and compute what the unpacked ones do."""
 
+import itertools
 import json
 import re
 
@@ -18,6 +19,7 @@ from squeeze.prune.scores import Magnitude
 from squeeze.prune.stored import Sparse24Linear
 from squeeze.quant.rtn import RTN
 from tests.makers import tiny_models
+from tests.makers.cases import every
 from tests.makers.checkpoints import tensors, write
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -35,8 +37,7 @@ def logits(folder):
         return load_model(folder)(IDS).logits
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", ["llama", "gpt2", "qwen2_moe"])
+@pytest.mark.parametrize(("kind", "way"), every(2, itertools.product(["llama", "gpt2", "qwen2_moe"], WAYS)))
 def test_packed_folders_compute_what_unpacked_ones_do(tmp_path, folders, kind, way):
     WAYS[way](folders(kind), tmp_path / "made")
     squeeze.pack(tmp_path / "made", tmp_path / "packed")

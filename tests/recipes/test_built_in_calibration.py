@@ -9,6 +9,7 @@ import squeeze
 from squeeze.checkpoint.pretrained import TOKENIZERS
 from squeeze.recipes.tokens import built_in, calibration_name, calibration_tokens, default_calibration
 from tests.makers import zoo, zoo_others
+from tests.makers.cases import all_slow_but
 
 TEXT = Path(__file__).parents[2] / "training" / "calibration" / "text.txt"
 
@@ -32,7 +33,7 @@ def test_it_is_chosen_by_name(tmp_path):
     assert report.settings["calibration"] == "built-in"
 
 
-@pytest.mark.parametrize("kind", ["llama", "bert"])
+@pytest.mark.parametrize("kind", all_slow_but(["bert"], ["llama", "bert"]))
 def test_it_is_the_default_of_models_that_read_text(tmp_path, kind):
     folder = zoo.write(tmp_path / "model", "llama") if kind == "llama" else bert(tmp_path / "model")
     shared = {"group_size": 32, "samples": 4, "sequence_length": 32}

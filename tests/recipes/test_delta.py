@@ -11,6 +11,7 @@ import squeeze
 from squeeze.errors import DamagedError, FormatError, ModelError, SqueezeError
 from squeeze.integrations.load_model import load_model
 from squeeze.prune.delta.stored import DeltaLinear
+from tests.makers.cases import every
 from tests.makers.command import call, fails
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -81,12 +82,15 @@ def tensors_of(folder):
 
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [
-        *((kind, {}) for kind in LAYERS),
-        ("llama", {"pattern": None, "bits": 4, "group_size": 32}),
-        ("llama", {"bits": None, "pattern": "50%"}),
-        ("gpt2", {"pattern": None, "bits": 3}),
-    ],
+    every(
+        2,
+        [
+            *((kind, {}) for kind in LAYERS),
+            ("llama", {"pattern": None, "bits": 4, "group_size": 32}),
+            ("llama", {"bits": None, "pattern": "50%"}),
+            ("gpt2", {"pattern": None, "bits": 3}),
+        ],
+    ),
     ids=str,
 )
 def test_every_architecture_is_stored_as_differences(tmp_path, pair, kind, options):

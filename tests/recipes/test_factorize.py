@@ -25,6 +25,7 @@ from squeeze.recipes.options import WHOLE
 from squeeze.recipes.plan.plan import fill
 from squeeze.recipes.train.distil import Training
 from squeeze.recipes.train.retrain import heal
+from tests.makers.cases import all_slow_but
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -122,10 +123,10 @@ def test_experts_that_too_few_tokens_reach_are_noted(tmp_path, folders):
     assert logits(tmp_path / "out").isfinite().all()
 
 
-@pytest.mark.parametrize("tokens", [TOKENS[:2], TOKENS])
-def test_experts_are_stored_in_one_form_with_bits_and_outliers(tmp_path, folders, tokens):
+@pytest.mark.parametrize("count", [2, pytest.param(6, marks=pytest.mark.slow)])
+def test_experts_are_stored_in_one_form_with_bits_and_outliers(tmp_path, folders, count):
     """This holds whatever was planned for them, and however few tokens reach one."""
-    options = {"keep": 0.8, "calibration": tokens, "correction": 0.0}
+    options = {"keep": 0.8, "calibration": TOKENS[:count], "correction": 0.0}
     plain = squeeze.factorize(folders("mixtral"), out=tmp_path / "plain", **options)
     found = squeeze.factorize(folders("mixtral"), bits=8, outliers=3, group_size=32, out=tmp_path / "out", **options)
     assert found.bits_per_weight < 0.75 * plain.bits_per_weight
@@ -147,8 +148,13 @@ def test_experts_without_tokens_are_in_the_form_of_the_others(tmp_path, folders,
     assert logits(tmp_path / "out").isfinite().all()
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2"])
-@pytest.mark.parametrize("method", ["svd", "monarch", "plan"])
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    all_slow_but(
+        [("svd", "llama"), ("monarch", "gpt2"), ("plan", "llama")],
+        itertools.product(["svd", "monarch", "plan"], ["llama", "gpt2"]),
+    ),
+)
 def test_entries_are_kept_and_healed(tmp_path, folders, kind, method):
     """This holds in every form, and for transposed weights."""
     options = {"calibration": TOKENS, "samples": 6, "keep": 0.6, "outliers": 5}
@@ -168,7 +174,7 @@ def test_entries_are_kept_and_healed(tmp_path, folders, kind, method):
         assert any(moved)
 
 
-@pytest.mark.parametrize("group_size", [32, -1])
+@pytest.mark.parametrize("group_size", [32, pytest.param(-1, marks=pytest.mark.slow)])
 def test_a_size_to_reach_counts_bits_and_entries(tmp_path, folders, group_size):
     size = sum(path.stat().st_size for path in folders("llama").glob("*.safetensors"))
     plan = squeeze.factorize(

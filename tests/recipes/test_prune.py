@@ -25,6 +25,7 @@ from squeeze.prune.stored import Sparse24Linear
 from squeeze.quant.gptq import GPTQ
 from squeeze.recipes.densify import densify
 from tests.makers import tiny_models
+from tests.makers.cases import all_slow_but
 from tests.makers.layers import problem
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -37,7 +38,7 @@ def logits(folder):
         return load_model(folder)(TOKENS).logits
 
 
-@pytest.mark.parametrize("kind", ("llama", "qwen2", "gpt2", "qwen2_moe"))
+@pytest.mark.parametrize("kind", all_slow_but(["llama", "gpt2"], ("llama", "qwen2", "gpt2", "qwen2_moe")))
 def test_every_architecture_is_pruned_and_stored_sparse(tmp_path, folders, kind):
     for name, dense in (("dense", True), ("sparse", False)):
         report = squeeze.prune(folders(kind), SparseGPT(), calibration=TOKENS, out=tmp_path / name, dense=dense)

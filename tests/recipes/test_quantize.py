@@ -1,5 +1,6 @@
 """`squeeze quantize` and squeeze.quantize: tiny models of several architectures, end to end."""
 
+import itertools
 import json
 import math
 
@@ -18,6 +19,7 @@ from squeeze.quant.gptq import GPTQ
 from squeeze.quant.rtn import RTN
 from squeeze.system.work import work_folder
 from tests.makers import networks
+from tests.makers.cases import all_slow_but
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -46,8 +48,13 @@ def test_every_architecture_is_quantised_in_its_own_names(tmp_path, folders, kin
     assert sorted(load_model(tmp_path / "out").state_dict()) == sorted(load_model(folders(kind)).state_dict())
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen2_moe"])
-@pytest.mark.parametrize("format", ["gptq", "gptq_v2", "compressed-tensors"])
+@pytest.mark.parametrize(
+    ("format", "kind"),
+    all_slow_but(
+        [("gptq", "llama"), ("gptq_v2", "qwen2_moe"), ("compressed-tensors", "llama")],
+        itertools.product(["gptq", "gptq_v2", "compressed-tensors"], ["llama", "qwen2_moe"]),
+    ),
+)
 def test_others_formats_are_measured_without_their_packages(tmp_path, folders, monkeypatch, kind, format):
     monkeypatch.setattr("squeeze.integrations.load_model.find_spec", lambda name: None)
     squeeze.quantize(folders(kind), RTN(bits=8, group_size=-1), out=tmp_path / "out", format=format)

@@ -14,7 +14,7 @@ from squeeze.integrations.forms import open_stored
 from squeeze.integrations.load_model import load_model
 from squeeze.recipes.train import by_block, grids, trainer
 from squeeze.recipes.train.losses import divergence
-from tests.makers.cases import every
+from tests.makers.cases import all_slow_but, every
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -109,7 +109,7 @@ def assert_same_form(source, out):
     assert json.loads((out / "config.json").read_text()) == json.loads((source / "config.json").read_text())
 
 
-@pytest.mark.parametrize("name", every(2, FORMATS))
+@pytest.mark.parametrize("name", every(4, FORMATS))
 def test_scales_learn_and_codes_stay(tmp_path, models, monkeypatch, name):
     monkeypatch.setattr(trainer, "in_halves", lambda device: False)
     base = models()
@@ -139,7 +139,10 @@ def test_codes_move_to_neighbours(tmp_path, models, monkeypatch, name):
     assert {int((old[one].codes.int() - new[one].codes.int()).abs().max()) for one in old} == {1}
 
 
-@pytest.mark.parametrize(("kind", "is_sparse"), [("llama", False), ("gpt2", False), ("gpt2", True)])
+@pytest.mark.parametrize(
+    ("kind", "is_sparse"),
+    all_slow_but([("llama", False), ("gpt2", True)], [("llama", False), ("gpt2", False), ("gpt2", True)]),
+)
 def test_with_one_block_in_memory_the_result_is_the_same(tmp_path, models, monkeypatch, kind, is_sparse):
     for module in (trainer, by_block):
         monkeypatch.setattr(module, "in_halves", lambda device: False)

@@ -17,7 +17,7 @@ from squeeze.quant.activations import ACTIVATIONS
 from squeeze.quant.formats import read
 from squeeze.quant.methods import SCHEMES
 from tests.makers import mixtures
-from tests.makers.cases import every
+from tests.makers.cases import all_slow_but, every
 from tests.makers.mixtures import IDS, KINDS
 from tests.makers.quantised import SERVED
 
@@ -179,12 +179,15 @@ def test_experts_of_which_we_cannot_round_inputs_are_named(tmp_path, mixture, mo
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "scheme, kind, options",
-    [
-        ("nvfp4", "qwen3_moe", {"kv_scheme": "fp8"}),
-        ("w8a8", "gpt_oss", {}),
-        ("w4a16_asym", "mixtral", {}),
-        ("fp8_block", "deepseek_v3", {}),
-    ],
+    every(
+        2,
+        [
+            ("nvfp4", "qwen3_moe", {"kv_scheme": "fp8"}),
+            ("w8a8", "gpt_oss", {}),
+            ("w4a16_asym", "mixtral", {}),
+            ("fp8_block", "deepseek_v3", {}),
+        ],
+    ),
 )
 def test_after_our_import_transformers_runs_what_is_stored(tmp_path, mixture, scheme, kind, options):
     pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
@@ -224,11 +227,21 @@ def loaded_by_transformers(folder, dense):
             assert torch.equal(getattr(experts, name).float(), getattr(others, name))
 
 
-@pytest.mark.parametrize("kind, fused", [("mixtral", True), ("mixtral", False), ("qwen3_moe", True)])
-@pytest.mark.parametrize("scheme, options", [("w4a16", {"group_size": 32}), ("fp8_dynamic", {})])
-def test_transformers_takes_the_names(tmp_path, mixture, kind, fused, scheme, options):
+@pytest.mark.parametrize(
+    "scheme, kind, fused",
+    all_slow_but(
+        [("w4a16", "mixtral", True), ("fp8_dynamic", "qwen3_moe", True)],
+        [
+            (scheme, *kind)
+            for scheme in ("w4a16", "fp8_dynamic")
+            for kind in (("mixtral", True), ("mixtral", False), ("qwen3_moe", True))
+        ],
+    ),
+)
+def test_transformers_takes_the_names(tmp_path, mixture, scheme, kind, fused):
     """Fused experts get the names that checkpoints of this architecture use."""
     source, _ = mixture(kind, fused)
+    options = {"group_size": 32} if scheme == "w4a16" else {}
     squeeze.quantize(source, "rtn", scheme=scheme, out=tmp_path / "out", **options)
     names = load_file(tmp_path / "out" / "model.safetensors")
     assert all(f"{stored_name(kind, 1, 5, leaf)}.weight_scale" in names for leaf in PUBLISHED)
@@ -260,14 +273,17 @@ LOADS = "experts: transformers alone loads them wrongly or not at all in this fo
 
 @pytest.mark.parametrize(
     "kind, options, said",
-    [
-        *(("qwen3_moe", {"scheme": scheme}, False) for scheme in ("fp8", "fp8_dynamic", "mxfp4")),
-        *(("qwen3_moe", {"scheme": scheme, "group_size": 32}, False) for scheme in ("w4a16", "w8a16")),
-        *(("qwen3_moe", {"bits": bits, "group_size": 32}, False) for bits in ("experts=8,4", "attention=8,4")),
-        *(("qwen3_moe", {"scheme": scheme}, True) for scheme in ("w8a8", "nvfp4", "w4a16", "w4a16_asym")),
-        ("qwen3_moe", {"bits": "layers.0.mlp=8,4", "group_size": 32}, True),
-        *(("gpt_oss", {"scheme": scheme}, True) for scheme in ("fp8_dynamic", "w8a16")),
-    ],
+    every(
+        3,
+        [
+            *(("qwen3_moe", {"scheme": scheme}, False) for scheme in ("fp8", "fp8_dynamic", "mxfp4")),
+            *(("qwen3_moe", {"scheme": scheme, "group_size": 32}, False) for scheme in ("w4a16", "w8a16")),
+            *(("qwen3_moe", {"bits": bits, "group_size": 32}, False) for bits in ("experts=8,4", "attention=8,4")),
+            *(("qwen3_moe", {"scheme": scheme}, True) for scheme in ("w8a8", "nvfp4", "w4a16", "w4a16_asym")),
+            ("qwen3_moe", {"bits": "layers.0.mlp=8,4", "group_size": 32}, True),
+            *(("gpt_oss", {"scheme": scheme}, True) for scheme in ("fp8_dynamic", "w8a16")),
+        ],
+    ),
 )
 def test_the_report_says_what_transformers_does_not_load(tmp_path, mixture, kind, options, said):
     source, _ = mixture(kind)

@@ -13,7 +13,7 @@ from squeeze.integrations.load_model import load_model
 from squeeze.quant.formats import read
 from squeeze.quant.linear import QuantLinear
 from tests.makers import mixtures, tiny_models
-from tests.makers.cases import all_slow_but
+from tests.makers.cases import all_slow_but, every
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -54,7 +54,7 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", every(2, METHODS))
 def test_a_folder_loads_in_transformers_as_its_weights(tmp_path, folder, text, name):
     bits, *options = METHODS[name]
     command = ["quantize", folder, tmp_path / "out", "--method", name.partition(",")[0], "--bits", bits, *options]

@@ -253,8 +253,8 @@ def test_storage_that_fails_at_random(s3, monkeypatch, seed):
     shorten_calls(monkeypatch, 0.05)
     monkeypatch.setattr("squeeze.cluster.run.PAUSE", 0.0)
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")  # of botocore, which waits for seconds before the fifth
-    sources = {f"corpus/{number}.txt": TEXT[:3000] + bytes([number]) for number in range(5)}
-    sources["corpus/large"] = np.random.default_rng(0).integers(97, 110, 300_000, np.uint8).tobytes()
+    sources = {f"corpus/{number}.txt": TEXT[:3000] + bytes([number]) for number in range(3)}
+    sources["corpus/large"] = np.random.default_rng(0).integers(97, 110, 200_000, np.uint8).tobytes()
     for key, data in sources.items():
         s3.put_object(Bucket="bucket", Key=key, Body=data)
     command = ("-r", "-q", "--rm", "--cluster", "local", "s3://bucket/corpus")

@@ -45,7 +45,7 @@ def text(tmp_path):
     return tmp_path / "text.txt"
 
 
-@pytest.mark.parametrize("kind", every(2, gguf_models.KINDS))
+@pytest.mark.parametrize("kind", every(3, gguf_models.KINDS))
 def test_it_computes_with_the_numbers_that_the_blocks_stand_for(tmp_path, kind):
     folder, path = gguf_models.save(kind, tmp_path / "model"), tmp_path / "out.gguf"
     squeeze.quantize(folder, "rtn", out=path, format="gguf", type="q4_0")

@@ -35,11 +35,12 @@ def llama(tmp_path_factory):
 @pytest.mark.parametrize(
     ("kind", "type"),
     [
-        *(("llama", type) for type in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "tq1_0", "tq2_0", "mxfp4")),
-        *(("qwen2", type) for type in ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k")),
-        *every(3, (("qwen2", type) for type in ("iq2_xs", "iq2_xxs", "iq2_s", "iq3_s", "iq3_xxs"))),
-        *(("qwen3", "q4_k"), ("mistral", "q3_k"), ("mixtral", "q4_0"), ("qwen3_moe", "q4_k"), ("gemma2", "q4_k")),
-        ("gemma", "q5_k"),
+        *(("llama", type) for type in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "tq1_0", "tq2_0", "mxfp4")),
+        pytest.param("llama", "iq4_nl", marks=pytest.mark.slow),
+        *every(2, (("qwen2", type) for type in ("q2_k", "q4_k", "q3_k", "q5_k", "q6_k"))),
+        *every(5, (("qwen2", type) for type in ("iq2_xs", "iq2_xxs", "iq2_s", "iq3_s", "iq3_xxs"))),
+        *(("mistral", "q3_k"), ("mixtral", "q4_0"), ("gemma", "q5_k")),
+        *(pytest.param(kind, "q4_k", marks=pytest.mark.slow) for kind in ("qwen3", "qwen3_moe", "gemma2")),
     ],
 )
 def test_llama_cpp_reads_each_type_as_we_do(tmp_path, kind, type):
@@ -68,7 +69,7 @@ def test_gptq_is_better_than_rounding(tmp_path):
     assert lost["gptq"] < 0.8 * lost["rtn"]
 
 
-@pytest.mark.parametrize("kind", ["llama", "llama3", "linear", "yarn", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("kind", every(3, ["llama", "llama3", "linear", "yarn", "mistral", "qwen2", "qwen3"]))
 def test_squeeze_reads_what_it_wrote(tmp_path, kind):
     folder, out = gguf_models.save(kind, tmp_path / "model"), tmp_path / "out.gguf"
     squeeze.quantize(folder, "rtn", out=out, format="gguf", type="q8_0")
@@ -139,7 +140,7 @@ def test_a_stopped_run_goes_on(tmp_path, llama, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.gguf", "whole.gguf"]
 
 
-@pytest.mark.parametrize("is_lost", [False, True], ids=["changed", "lost"])
+@pytest.mark.parametrize("is_lost", every(2, [False, True]), ids=["changed", "lost"])
 def test_a_stopped_run_does_not_go_on_with_damaged_blocks(tmp_path, llama, monkeypatch, is_lost):
     out, given = tmp_path / "out.gguf", {"format": "gguf", "type": "q4_0"}
 

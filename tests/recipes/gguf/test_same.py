@@ -19,6 +19,7 @@ from squeeze.prune.sparsegpt import SparseGPT
 from squeeze.quant.gptq import GPTQ
 from squeeze.recipes.gguf.same import in_blocks
 from tests.makers import gguf_models
+from tests.makers.cases import every
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -54,7 +55,7 @@ def values(path, export):
     return dict(model.named_parameters())
 
 
-@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize("name", every(2, FOLDERS))
 def test_a_recovered_folder_keeps_its_numbers_in_llama_cpp(tmp_path, base, name):
     options, kind = FOLDERS[name]
     folder, out = compressed(base, tmp_path / "small", options), tmp_path / "out.gguf"

@@ -17,6 +17,7 @@ from squeeze.quant.embedding import QuantEmbedding, TiedLinear
 from squeeze.quant.linear import QuantLinear
 from squeeze.recipes.quantizing import outer
 from tests.makers import networks, zoo, zoo_others
+from tests.makers.cases import all_slow_but
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -33,7 +34,7 @@ def distance(found, wanted):
     return float((found - wanted).norm() / wanted.norm())
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt2", "qwen2_moe"])
+@pytest.mark.parametrize("kind", all_slow_but(["llama", "gpt2"], ["llama", "qwen2", "gpt2", "qwen2_moe"]))
 def test_embeddings_and_heads_are_stored_once_and_load_quantised(tmp_path, folders, kind):
     source, tied = folders(kind), kind in ("qwen2", "gpt2")
     report = squeeze.quantize(source, "gptq", out=tmp_path / "q", embeddings=8, head=8, **OWN)

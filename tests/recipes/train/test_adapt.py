@@ -13,6 +13,7 @@ from squeeze.recipes.train import adapt, trainer
 from squeeze.recipes.train.adapt import adapt_to, read_passages
 from squeeze.recipes.train.distil import Training
 from tests.makers import tiny_models
+from tests.makers.cases import every
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -40,7 +41,7 @@ def training(steps: int, **settings) -> Training:
     return Training(minutes=0, steps=steps, rate=2e-2, batch=2, **settings)
 
 
-@pytest.mark.parametrize("halves", [False, True])
+@pytest.mark.parametrize("halves", every(2, [False, True]))
 def test_an_adapter_lowers_the_bits_of_held_out_text(folder, text, tmp_path, monkeypatch, halves):
     monkeypatch.setattr(trainer, "in_halves", lambda device: halves)
     out = tmp_path / "out.safetensors"

@@ -13,6 +13,7 @@ from squeeze.recipes.train import by_block, trainer
 from squeeze.recipes.train.distil import Training
 from squeeze.recipes.train.retrain import heal, recover
 from tests.makers import networks
+from tests.makers.cases import every
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -46,15 +47,18 @@ def short(monkeypatch):
 
 @pytest.mark.parametrize(
     ("task", "halves"),
-    [
-        ("svd", False),
-        ("svd", True),
-        ("shared", False),
-        ("blocks first", False),
-        ("blocks first", True),
-        ("sparse", True),
-        ("low rank", False),
-    ],
+    every(
+        2,
+        [
+            ("svd", False),
+            ("svd", True),
+            ("shared", False),
+            ("blocks first", False),
+            ("blocks first", True),
+            ("sparse", True),
+            ("low rank", False),
+        ],
+    ),
 )
 def test_what_is_learned_is_the_same_to_the_bit(tmp_path, monkeypatch, task, halves):
     for module in (trainer, by_block):
@@ -73,7 +77,9 @@ def test_what_is_learned_is_the_same_to_the_bit(tmp_path, monkeypatch, task, hal
     assert not list(tmp_path.glob(".*"))
 
 
-@pytest.mark.parametrize(("kind", "task"), [("mixtral", "svd"), ("qwen2_moe", "blocks first"), ("mixtral", "sparse")])
+@pytest.mark.parametrize(
+    ("kind", "task"), every(2, [("mixtral", "svd"), ("qwen2_moe", "blocks first"), ("mixtral", "sparse")])
+)
 def test_experts_stay_as_they_are_and_others_learn_the_same(tmp_path, monkeypatch, kind, task):
     """Train in float32, where only the order of products differs. In bfloat16 the difference would be 2^-8."""
     for module in (trainer, by_block):

@@ -12,6 +12,7 @@ from squeeze.recipes.train import trainer, tune as tuning
 from squeeze.recipes.train.distil import Training
 from squeeze.recipes.train.tune import tune
 from tests.makers import inputs
+from tests.makers.cases import every
 
 RECORDS = [b'{"id": %d, "sha": "%x", "ok": %s}\n' % (i, i * i, b"true" if i % 3 else b"false") for i in range(60)]
 
@@ -23,7 +24,7 @@ def samples(tmp_path: Path) -> list[Path]:
     return sorted(tmp_path.glob("*.json"))
 
 
-@pytest.mark.parametrize("files", [1, 4])
+@pytest.mark.parametrize("files", every(2, [1, 4]))
 def test_a_few_records_or_one_file_are_enough(files, tmp_path):
     text = inputs.python_text(1100 * files)
     paths = [tmp_path / f"{number}.py" for number in range(files)]
