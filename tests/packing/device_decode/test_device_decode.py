@@ -20,18 +20,18 @@ every = np.arange(1 << 16, dtype=np.uint16)
 # dtype, values, lanes and rows of a segment: the interpreter takes milliseconds a row.
 CASES = {
     "bf16": ("BF16", as_bf16(weights(1_000)), 32, 32),
-    "bf16, one lane": ("BF16", as_bf16(weights(40)), 1, 64),
+    "bf16, one lane": ("BF16", as_bf16(weights(100)), 1, 128),
     "bf16, four lanes, odd": ("BF16", as_bf16(weights(203)), 4, 32),
     "bf16, several segments": ("BF16", as_bf16(weights(1_501)), 32, 16),
     "bf16, rows that fill no words": ("BF16", as_bf16(weights(1_400)), 32, 33),
-    "bf16, most exponents": ("BF16", np.append(as_bf16(weights(1_500)), every[::97]), 64, 24),
+    "bf16, most exponents": ("BF16", np.append(as_bf16(weights(3_000)), every[::97]), 64, 40),
     "bf16, constant": ("BF16", np.full(500, 0xBF80, np.uint16), 32, 8),
     "bf16, in two planes": ("BF16", np.random.default_rng(2).geometric(0.05, 800).astype(np.uint16), 32, 16),
     "fp16": ("F16", weights(1_500).astype(np.float16), 32, 32),
     "fp32": ("F32", weights(600).astype(np.float32), 32, 16),
     "fp32 that was bf16": ("F32", as_bf16(weights(550)).astype(np.uint32) << 16, 32, 16),
     "fp64": ("F64", weights(550), 32, 16),
-    "fp8": ("F8_E4M3", (as_bf16(weights(700)) >> 4).astype(np.uint8), 16, 32),
+    "fp8": ("F8_E4M3", (as_bf16(weights(1_500)) >> 4).astype(np.uint8), 16, 64),
     "int64": ("I64", np.arange(600) % 100, 32, 16),
     "int32, negative": ("I32", np.arange(-150, 150, dtype=np.int32), 16, 16),
 }

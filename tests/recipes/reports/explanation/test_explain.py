@@ -38,8 +38,8 @@ def test_bits_add_up_to_the_coded_file(level):
 
 
 def test_noise_between_texts_is_a_stored_block():
-    text = inputs.words(1 << 17)
-    data = text + inputs.random_bytes(1 << 17) + text
+    text = inputs.words(1 << 18)
+    data = text + inputs.random_bytes(1 << 18) + text
     explanation = squeeze.explain(data, 1, threads=2)
     assert [block.codec for block in explanation.blocks] == ["bytewise", "stored", "bytewise"]
     assert agrees(explanation)
