@@ -15,6 +15,7 @@ import numpy as np
 
 import squeeze
 from prebuilt import checkpoints
+from squeeze.codecs.image.sampling import Sampling
 from squeeze.codecs.stream import levels
 from squeeze.lm import adapter, convert
 from squeeze.numerics import rotation
@@ -71,6 +72,7 @@ def _media() -> list[bytes]:
         images.png((40, 30, 16, 0, 0), images.filtered(deep, 2, [1, 4])),
         images.bmp(images.pixels(40, 30)),
         images.bmp(images.decoded(40, 30)),
+        images.pnm(images.from_blocks(64, 64, 3, 0, Sampling(2, 2, 0, 0, 1))),
         images.bmp(images.pixels(40, 30, 1), bytes(64)),
         images.tiff(images.pixels(40, 30)),
         images.tiff(made, ">"),

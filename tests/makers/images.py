@@ -5,7 +5,10 @@ import zlib
 
 import numpy as np
 
+from squeeze.codecs.image.blocks import Plane, draw
 from squeeze.codecs.image.layout import Layout
+from squeeze.codecs.image.sampling import WHOLE, Sampling
+from squeeze.codecs.jpeg.transform import wide_of
 from tests.makers import gifs
 
 
@@ -22,12 +25,36 @@ def pixels(width: int, height: int, channels: int = 3, seed: int = 0) -> np.ndar
 def decoded(width: int, height: int, channels: int = 3, seed: int = 0) -> np.ndarray:
     """Return uint8 [height, width, channels]: `pixels` as a JPEG decoder makes them, a few of them drawn over."""
     y, cb, cr = np.moveaxis(pixels(width, height, 3, seed).astype(np.int64), 2, 0)
-    y, cb, cr = 2 * y - 100, cb // 2 - 60, 80 - cr // 2
-    red, blue = y + ((91881 * cr + 32768) >> 16), y + ((116130 * cb + 32768) >> 16)
-    green = y + ((-22554 * cb - 46802 * cr + 32768) >> 16)
-    made = np.stack([red, green, blue, 0 * y + 255], axis=2).clip(0, 255).astype(np.uint8)
+    made = _in_colour(2 * y - 100, cb // 2 + 68, 208 - cr // 2)
     made[height // 2, width // 2 : width // 2 + 2] ^= 85
     return made[:, :, :channels]
+
+
+def _in_colour(y: np.ndarray, cb: np.ndarray, cr: np.ndarray) -> np.ndarray:
+    """Return uint8 [height, width, 4]: red, green, blue and 255, from a luminance and two differences."""
+    cb, cr = cb - 128, cr - 128
+    red, blue = y + ((91881 * cr + 32768) >> 16), y + ((116130 * cb + 32768) >> 16)
+    green = y + ((-22554 * cb - 46802 * cr + 32768) >> 16)
+    return np.stack([red, green, blue, 0 * y + 255], axis=2).clip(0, 255).astype(np.uint8)
+
+
+def from_blocks(width: int, height: int, channels: int = 3, seed: int = 0, sampling: Sampling = WHOLE) -> np.ndarray:
+    """Return uint8 [height, width, channels] as a JPEG decoder makes it from blocks.
+
+    Grey has one channel. In colour, `sampling` says how the colour differences are made larger.
+    """
+    random, planes = np.random.default_rng(seed), list[np.ndarray]()
+    for number in range(min(channels, 3)):
+        how, steps = sampling if number else WHOLE, np.maximum(np.add.outer(np.arange(8), np.arange(8)).ravel() * 3, 5)
+        small = how.small(height, width)
+        high, wide = wide_of(small[0], 0), wide_of(small[1], 0)
+        drawn = np.rint(random.normal(0, 9, (high * wide, 64)) / (1 + np.arange(64) % 8 + np.arange(64) // 8) ** 2)
+        drawn[:, 0] = np.rint((pixels(wide, high, 1, seed)[:, :, 0].ravel() - 128.0) / (1 + 2 * (number > 0)))
+        plane = Plane(steps, 0, 0, how, drawn.astype(np.int16))
+        planes.append(draw(plane, (height, width)).astype(np.int64))
+    if channels == 1:
+        return planes[0][:, :, None].astype(np.uint8)
+    return _in_colour(*planes)[:, :, :channels]
 
 
 def page(width: int, height: int, seed: int = 0) -> np.ndarray:

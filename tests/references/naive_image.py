@@ -2,6 +2,7 @@
 
 from tests.references.naive_bilevel import TwoValues
 from tests.references.naive_bytewise import Coder
+from tests.references.naive_decoded import Blocks
 from tests.references.naive_image_model import Image
 from tests.references.reading import Bytes
 
@@ -12,7 +13,7 @@ def decode(payload: bytes, length: int) -> bytes:
     """Return the raw bytes of a payload."""
     file = Bytes(payload)
     mark, flags, depth = file.byte(), file.byte(), file.byte()
-    bits, channels, colours = (1, 2, 4, 8, 16)[depth], (flags >> 4 & 3) + 1, flags >> 6
+    bits, channels, colours, has_blocks = (1, 2, 4, 8, 16)[depth & 7], (flags >> 4 & 3) + 1, flags >> 6, depth >> 3
     width, padding, prefix = file.varint(), file.varint(), file.varint()
     height = file.varint() if flags & 8 else 0
 
@@ -37,10 +38,14 @@ def decode(payload: bytes, length: int) -> bytes:
         image = Image(mark, pixel, sample, whole, total, is_exact, colours > 0)
     else:
         image = TwoValues(mark - 2, bits, whole, total, (file.byte(), file.byte()))
+    places = [(file.byte(), file.byte()) for _ in range(min(channels, 3) * has_blocks)]
     exceptions = file.varint() if colours else 0
     image.coder = Coder(file.take(file.rest))
-    added = image.prefix(exceptions + prefix)
-    raw, added = added[exceptions:], added[:exceptions]
+    added = image.prefix(exceptions + 64 * len(places) + prefix)
+    raw, steps, added = added[len(added) - prefix :], added[exceptions:], added[:exceptions]
+    blocks = Blocks(places, sections[0][0], width)
+    if has_blocks:
+        blocks.decode(steps, image.coder)
     before, kept = 5, list[tuple[int, bytes]]()
     for number, (rows, stride, total) in enumerate(sections):
         image.stride, image.padding, image.up = stride, padding, max(stride, 4 * pixel)
@@ -49,7 +54,7 @@ def decode(payload: bytes, length: int) -> bytes:
         for _ in range(rows):
             row = image.row(min(stride, total - done))
             done += len(row)
-            if colours:
+            if colours or has_blocks:
                 kept.append((number, row))
             elif filtered:
                 before, coded = image.filter(row, above, before)
@@ -58,7 +63,12 @@ def decode(payload: bytes, length: int) -> bytes:
                 raw += row
             above = list(row)
     widths = [stride - padding for _, stride, _ in sections]
-    made, last = restore([(row, len(row[: widths[number]])) for number, row in kept], pixel, colours, added), -1
+    for number, plane in enumerate(blocks.pixels() if has_blocks else []):
+        kept = [(0, _added(row, pixel, number, more)) for (_, row), more in zip(kept, plane, strict=True)]
+    made, last = (
+        restore([(row, len(row[: widths[number]]) * (colours > 0)) for number, row in kept], pixel, colours, added),
+        -1,
+    )
     for (number, _), row in zip(kept, made, strict=True):
         above = above if number == last else [0] * len(row)
         before, coded = image.filter(row, above, before) if filtered else (before, row)
@@ -70,6 +80,13 @@ def decode(payload: bytes, length: int) -> bytes:
         body[0:even:2], body[1:even:2] = body[1:even:2], body[0:even:2]
         raw = raw[:prefix] + bytes(body)
     return raw
+
+
+def _added(row: bytes, pixel: int, number: int, plane: list[int]) -> bytes:
+    changed = bytearray(row)
+    for x, value in enumerate(plane):
+        changed[pixel * x + number] = (changed[pixel * x + number] + value) % 256
+    return bytes(changed)
 
 
 def restore(rows: list[tuple[bytes, int]], pixel: int, colours: int, added: bytes) -> list[bytes]:

@@ -93,7 +93,7 @@ def _adapt(green, place, rest, count):
 
 
 @kernel
-def _convert(data, sizes, places, made, green, at, rest):
+def _convert(data, sizes, places, made, green, at, rest, hints):
     """Replace pixels by what makes them.
 
     Args:
@@ -104,6 +104,7 @@ def _convert(data, sizes, places, made, green, at, rest):
         green: int64 [65536]: a copy of GREEN, which is adapted.
         at: int64, of which the numbers of exceptions are written.
         rest: uint8 [exceptions, 3]: what is added to make these.
+        hints: uint8 [pixels, 3], or none: what probably makes each pixel.
 
     Returns:
         The number of exceptions, or -1 if there is no room for them.
@@ -112,6 +113,14 @@ def _convert(data, sizes, places, made, green, at, rest):
     for begin in range(0, data.size, stride):
         for i in range(begin, min(begin + row, data.size) - step + 1, step):
             r, g, b = np.int64(data[i + places[0]]), np.int64(data[i + places[1]]), np.int64(data[i + places[2]])
+            if hints.shape[0]:
+                for k in range(3):
+                    made[k] = np.int64(hints[number, k])
+                if _makes(made[0], made[1], made[2], r, g, b, green):
+                    for k in range(3):
+                        data[i + k] = hints[number, k]
+                    number += 1
+                    continue
             is_whole = 0 < r < 255 and 0 < g < 255 and 0 < b < 255
             if is_whole or not _search(made, r, g, b, _RADIUS, green):
                 _nearest(made, r, g, b)
@@ -166,18 +175,27 @@ def find_order(part: Part, form: Layout) -> int:
         return 0
     at, rest = _room(len(pixels) // _SAMPLED_EXCEPTIONS)
     for order, places in _PLACES.items():
-        if _convert(pixels.flatten(), np.full(3, 3), places, np.full(3, 128), GREEN.copy(), at, rest) >= 0:
+        made, none = np.full(3, 128), np.zeros((0, 3), np.uint8)
+        if _convert(pixels.flatten(), np.full(3, 3), places, made, GREEN.copy(), at, rest, none) >= 0:
             return order
     return 0
 
 
-def convert(parts: list[Part], form: Layout) -> bytes | None:
-    """Replace the pixels of an image by what makes them, and return the exceptions, or None if there are too many."""
+def convert(parts: list[Part], form: Layout, hints: np.ndarray | None = None) -> bytes | None:
+    """Replace the pixels of an image by what makes them, and return the exceptions, or None if there are too many.
+
+    Args:
+        parts: its rows, or those of each pass.
+        form: its layout.
+        hints: uint8 [pixels, 3]: what probably makes each pixel, if that is known. Colours that were cut off are made
+            in several ways.
+    """
+    hints = np.zeros((0, 3), np.uint8) if hints is None else hints
     found, first, last = list[bytes](), 0, -1
     places, made, green = _PLACES[form.colours], np.full(3, 128), GREEN.copy()
     for data, stride in parts:
         at, rest = _room(_pixels(data, stride, form) // _MOST_EXCEPTIONS)
-        count = _convert(data, _sizes(stride, form), places, made, green, at, rest)
+        count = _convert(data, _sizes(stride, form), places, made, green, at, rest, hints[first:])
         if count < 0:
             return None
         for number, one in zip((at[:count] + first).tolist(), rest[:count], strict=True):

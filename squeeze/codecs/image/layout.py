@@ -6,14 +6,16 @@ from typing import NamedTuple
 from squeeze.errors import DamagedError
 from squeeze.system.binary import read_exactly, read_varint, varint
 
-__all__ = ["LIGHT_MARK", "MOST_ROW", "OF_TWO_VALUES", "Layout", "from_header"]
+__all__ = ["LEAST_SIDE", "LIGHT_MARK", "MOST_ROW", "OF_TWO_VALUES", "Layout", "from_header"]
 
 MOST_ROW = 1 << 20  # bytes of a row
+LEAST_SIDE = 16  # pixels across and down of an image that has blocks, so that these are not many more than its pixels
 OF_TWO_VALUES = 2  # what the first byte of payloads has more if they are of images of two values
 LIGHT_MARK = 4  # first byte of payloads of large images at level 1
 _FILTERED, _INDEXED, _LITTLE, _INTERLACED = 1, 2, 4, 8
 _CHANNELS_AT, _COLOURS_AT = 4, 6  # places of numbers of two bits in the flags
 _BITS = (1, 2, 4, 8, 16)
+_BLOCKS = 8  # a flag in the byte of the bits
 # The passes of Adam7: first column, columns from one to the next, first row, rows from one to the next.
 _PASSES = ((0, 8, 0, 8), (4, 8, 0, 8), (0, 4, 4, 8), (2, 4, 0, 4), (0, 2, 2, 4), (1, 2, 0, 2), (0, 1, 1, 2))
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # of the colour types of PNG
@@ -33,6 +35,7 @@ class Layout(NamedTuple):
         padding: Bytes after each row.
         prefix: Bytes before the first row.
         colours: 1 if pixels are converted (colours.py), 2 if their bytes are from blue to red, else 0.
+        blocks: 1 if rows are differences from the blocks that a JPEG decoder made the image from (blocks.py), else 0.
     """
 
     width: int
@@ -45,6 +48,7 @@ class Layout(NamedTuple):
     padding: int = 0
     prefix: int = 0
     colours: int = 0
+    blocks: int = 0
 
     @property
     def row(self) -> int:
@@ -76,6 +80,12 @@ class Layout(NamedTuple):
         """True if a JPEG decoder writes such pixels."""
         return self.bits == 8 and self.channels >= 3 and not self.indexed
 
+    @property
+    def may_have_blocks(self) -> bool:
+        """True if the image may be differences from blocks: it was converted, or is grey, and is not interlaced."""
+        is_grey = self.bits == 8 and self.channels == 1 and not self.indexed
+        return bool(self.colours or is_grey) and not self.height and self.width >= LEAST_SIDE
+
     def row_of(self, stride: int) -> int:
         """Return the bytes of a row without padding, of the image or of a pass."""
         return stride - self.padding
@@ -103,12 +113,17 @@ class Layout(NamedTuple):
                 size -= rows * (self._row(width) + self.filtered)
         return found if size == 0 else None
 
+    def rows_of_blocks(self, length: int) -> int:
+        """Return the rows of an image of `length` bytes with its prefix, or 0 if one is cut off."""
+        rows, rest = divmod(length - self.prefix, self.stride + self.filtered)
+        return 0 if rest else rows
+
     def to_bytes(self) -> bytes:
         """Return what `read` reads."""
         flags = _FILTERED * self.filtered | _INDEXED * self.indexed | _LITTLE * self.little
         flags |= _INTERLACED * (self.height > 0) | (self.channels - 1) << _CHANNELS_AT | self.colours << _COLOURS_AT
         numbers = [self.width, self.padding, self.prefix] + [self.height] * (self.height > 0)
-        return bytes([flags, _BITS.index(self.bits)]) + b"".join(map(varint, numbers))
+        return bytes([flags, _BITS.index(self.bits) | _BLOCKS * self.blocks]) + b"".join(map(varint, numbers))
 
     @classmethod
     def read(cls, file: io.BytesIO, length: int) -> "Layout":
@@ -120,13 +135,15 @@ class Layout(NamedTuple):
         flags, depth = read_exactly(file, 2)
         width, padding, prefix = (read_varint(file)[0] for _ in range(3))
         height = read_varint(file)[0] if flags & _INTERLACED else 0
-        colours = flags >> _COLOURS_AT
+        colours, blocks, depth = flags >> _COLOURS_AT, depth // _BLOCKS, depth % _BLOCKS
         if depth >= len(_BITS) or bool(flags & _INTERLACED) != bool(height):
             raise _impossible()
         indexed, filtered, little = (int(bool(flags & flag)) for flag in (_INDEXED, _FILTERED, _LITTLE))
         channels = (flags >> _CHANNELS_AT & 3) + 1
-        form = cls(width, _BITS[depth], channels, indexed, filtered, little, height, padding, prefix, colours)
+        form = cls(width, _BITS[depth], channels, indexed, filtered, little, height, padding, prefix, colours, blocks)
         if not form.is_possible(length) or colours > 2 or (colours and not form.may_be_converted):
+            raise _impossible()
+        if blocks and (blocks > 1 or not form.may_have_blocks or form.rows_of_blocks(length) < LEAST_SIDE):
             raise _impossible()
         return form
 

@@ -10,6 +10,7 @@ from squeeze.codecs.image.raw import find_raw
 __all__ = ["Image"]
 
 _LEAST_OF_TWO = 1 << 12  # bytes of an image of two values that is not joined with others
+_LEAST_ALONE = 1 << 15  # bytes of an image that is not joined with others if it may have blocks of its own
 _LARGE = 1 << 20  # bytes of an image from which on level 1 has a smaller model
 _FULL = 4  # the first level with the whole model
 
@@ -28,7 +29,8 @@ class Image(Medium):
 
     def joins(self, size: int, content: Content) -> bool:
         form = Layout(*content.form)
-        return not (form.filtered or form.height or form.prefix or size % form.stride)
+        is_alone = size >= _LEAST_ALONE and (form.may_be_converted or form.may_have_blocks)
+        return not (form.filtered or form.height or form.prefix or size % form.stride or is_alone)
 
     def likeness(self, data: np.ndarray, content: Content) -> tuple[int, ...]:
         """Return the values of a larger image that has two: joined with other images it would lose its model."""

@@ -141,7 +141,7 @@ def build_model(filtered: Filtered, form: Layout, preset: Preset) -> ImageModel:
         around=np.zeros((3, len(AROUND)), np.int64),
         state=layout.record(
             STATE,
-            phase=PIXELS if form.colours else 0,
+            phase=PIXELS if form.colours or form.blocks else 0,
             padding=form.padding,
             pixel=form.pixel,
             sample=form.sample,

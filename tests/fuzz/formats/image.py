@@ -22,7 +22,8 @@ class Image(Sqz):
         drawn = images.png((120, 60, 8, 0, 0), images.filtered(page * np.uint8(90), 1, [0, 1, 2]))
         was_jpeg = images.decoded(24, 20)
         decoded = images.png((24, 20, 8, 2, 0), images.filtered(was_jpeg.reshape(20, -1), 3, [2, 1]))
-        files = [images.bmp(colours), images.tiff(grey), filtered, bits, drawn, decoded, images.bmp(was_jpeg)]
+        blocks = images.bmp(images.from_blocks(48, 32))
+        files = [blocks, images.bmp(colours), images.tiff(grey), filtered, bits, drawn, decoded, images.bmp(was_jpeg)]
         return [*((file, 1 << 20) for file in files), (b"between".join(files), 1 << 20)]
 
 
