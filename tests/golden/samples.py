@@ -10,10 +10,11 @@ import numpy as np
 
 import squeeze
 from squeeze.codecs.content import Content
+from squeeze.codecs.image.sampling import Sampling
 from squeeze.codecs.recurrent import change as changes, weights
 from squeeze.codecs.stream import levels, training
 from tests.golden.wrapped import WRAPPED
-from tests.makers import arrays, inputs, jpegs, programs, sounds
+from tests.makers import arrays, images, inputs, jpegs, programs, sounds
 
 SAMPLES = {
     "empty": b"",
@@ -87,6 +88,7 @@ PICTURE = b"P6 40 40 255\n" + bytes(
 )
 PROGRAM = programs.elf(functions=40)
 photo = cache(partial(jpegs.by_hand, 48, 32))  # not made at import, since that compiles
+decoded = cache(lambda: images.bmp(images.from_blocks(96, 80, 3, 0, Sampling(2, 2, 0, 0, 1))))
 POINTS = arrays.npy("<f4", "400, 3", arrays.points(400))
 TONE = sounds.wav(sounds.samples(600, 2, 16), 2)
 STREAMS = {
@@ -108,6 +110,7 @@ STREAMS = {
     **{f"picture.{level}": Golden(PICTURE, partial(_by_level, PICTURE, level)) for level in (1, 4)},
     **{f"program.{level}": Golden(PROGRAM, partial(_by_level, PROGRAM, level)) for level in (1, 3)},
     "photo.1": Golden(photo, lambda: _by_level(photo(), 1)),
+    "decoded.1": Golden(decoded, lambda: _by_level(decoded(), 1)),
     **{f"tone.{level}": Golden(TONE, partial(_by_level, TONE, level)) for level in (1, 4)},
     **{f"points.{level}": Golden(POINTS, partial(_by_level, POINTS, level)) for level in (1, 4)},
     # Entries that do not go through the language model.
