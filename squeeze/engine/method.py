@@ -81,6 +81,8 @@ class JointMethod(Method, Protocol):
 def layer_error(weight: torch.Tensor, changed: torch.Tensor, hessian: torch.Tensor | None) -> float:
     """Return tr((W - Q) H (W - Q)^T) / tr(W H W^T): the share of a layer's mean squared output that is lost.
 
+    If H is that of inputs without their mean, it is the share of the output's variance.
+
     Without H it is the share of the weights' own squares.
     """
 
