@@ -21,8 +21,9 @@ _NEAR_ZERO = 5 * FINE // 8
 _MOST_STEP, _LEAST_VALUES = 255, 3  # the largest step, and as many values as tell one
 _FAR = 9  # a distance counts at most as many times the expected one, squared
 _OUTLIERS = 256  # one of so many values may be wrong
+_LEAST_TOLD = 16  # places of which the step is told at once, in blocks of JPEG
 _FEW = 3  # a small step is not so many times smaller than those of lower frequencies
-_MOST_DESCRIBED = 4096  # values of which the length is computed
+_MOST_DESCRIBED = 2048  # values of which the length is computed
 _MOST_FAR = 4  # one of so many values may be far from multiples of the step with the shortest description
 _FINER = 16  # parts of a pixel
 _LEAST_BLOCKS = 16  # blocks that tell steps
@@ -110,26 +111,29 @@ def _shortest(values, k, highest, noise):
 
 @kernel
 def _find_steps(values, steps, noise, errors):
-    """Find the quantisation steps of int64 [blocks, 64] `values` in 256ths, and write them.
+    """Find the quantisation steps of int64 [blocks, 64] `values` in 256ths, and write them; in few places, none.
 
     Args:
         values: the coefficients.
-        steps: int64 [64], which is written.
+        steps: int64 [64] of ones, which is written.
         noise: int64 [64], the squared distance from multiples that rounding of pixels makes, on average.
-        errors: int64 [256], room for the distances of each step.
+        errors: int64 [2, 256], room: for the distances of each step, and the highest step of each place.
     """
+    told = 0
     for k in range(64):
-        largest, lower = np.int64(0), np.int64(0)
+        largest = np.int64(0)
         for i in range(values.shape[0]):
             largest = max(largest, abs(values[i, k]))
+        errors[1, k] = min((largest + FINE) // FINE, np.int64(_MOST_STEP))
+        steps[k] = max(_largest(values, k, errors[1, k], noise[k], errors[0]), 1)
+        told += steps[k] > 1 or largest < FINE
+    for k in range(64 * (told >= _LEAST_TOLD)):
+        lower = np.int64(0)
         for near in range(k):  # steps of lower frequencies
             if near % 8 <= k % 8 and steps[near] < _MOST_STEP:
                 lower = max(lower, steps[near])
-        highest = min((largest + FINE) // FINE, np.int64(_MOST_STEP))
-        found = _largest(values, k, highest, noise[k], errors)
-        if not found or (found < 4 and found * _FEW < lower):
-            found = max(_shortest(values, k, highest, noise[k]), found)
-        steps[k] = found
+        if steps[k] == 1 or (steps[k] < 4 and steps[k] * _FEW < lower):
+            steps[k] = max(_shortest(values, k, errors[1, k], noise[k]), steps[k])
 
 
 def coefficients(plane: np.ndarray, top: int, left: int) -> np.ndarray:
@@ -178,6 +182,6 @@ def steps_of(smalls: list[np.ndarray], is_known: np.ndarray, place: tuple[int, i
     is_whole = np.tile(blocks.all(axis=(1, 3)).ravel(), len(smalls))
     if np.count_nonzero(is_whole) >= _LEAST_BLOCKS:
         values = values[is_whole]
-    steps, errors = np.ones(64, np.int64), np.zeros(_MOST_STEP + 1, np.int64)
+    steps, errors = np.ones(64, np.int64), np.zeros((2, _MOST_STEP + 1), np.int64)
     _find_steps(values, steps, np.rint(FINE * FINE * noise).astype(np.int64), errors)
     return steps
