@@ -159,6 +159,8 @@ def _restore(data, sizes, places, green, at, rest):
 def find_order(part: Part, form: Layout) -> int:
     """Return 1 if a JPEG decoder made the pixels of an image, 2 if it has their bytes from blue to red, else 0.
 
+    Grey in three channels is a luminance alone, whatever made it.
+
     Args:
         part: its rows without filters, or those of a pass.
         form: its layout.
@@ -170,6 +172,8 @@ def find_order(part: Part, form: Layout) -> int:
     pixels = rows.reshape(-1, form.pixel)[:, :3]
     pixels = np.unique(pixels[:: max(len(pixels) // _SAMPLE, 1)], axis=0)
     is_coloured = (pixels[:, 0] != pixels[:, 1]) | (pixels[:, 1] != pixels[:, 2])
+    if not is_coloured.any():
+        return int(len(pixels) >= _LEAST_COLOURS)
     pixels = pixels[is_coloured & (pixels > 0).all(axis=1) & (pixels < 255).all(axis=1)]
     if len(pixels) < _LEAST_COLOURS:
         return 0
