@@ -37,7 +37,7 @@ class QuantizedTensor:
         outliers: columns kept unquantised: int64 [K] inputs, and [O, K] in the weight's own dtype. Their codes are
             ignored.
         scale_bits: stored for one scale, if fewer than its dtype has (MXFP4: 8).
-        input_range: largest magnitude of the inputs, float32 [], if the format stores it as the scale of activations.
+        input_range: largest magnitude of the inputs, a float [], if the format stores it as the scale of activations.
         nested: quantised form of the scales, with `stored_bits`; `scales` are its values.
     """
 

@@ -42,7 +42,7 @@ class ActivationGrid:
 
         Args:
             x: activations [..., I] of floats.
-            largest: float32 [], the largest magnitude seen in calibration; None without one, or if `ranged` is false.
+            largest: a float [], the largest magnitude seen in calibration; None without one, or if `ranged` is false.
 
         Returns:
             The rounded values [..., I] in the dtype of x.
@@ -79,12 +79,12 @@ class ActivationGrid:
         """Return what a checkpoint stores for the tensor, float32 []: its scale, or the factor of its e4m3 scales."""
         if largest is None:
             return torch.ones(())
-        highest = largest.float().clamp(min=torch.finfo(torch.float32).tiny)
-        return (_FP8_TOP * _FP4_TOP / highest if self.scales == "fp8" else highest / _FP8_TOP).reshape(())
+        highest = largest.double().clamp(min=torch.finfo(torch.float32).tiny)
+        return (_FP8_TOP * _FP4_TOP / highest if self.scales == "fp8" else highest / _FP8_TOP).float().reshape(())
 
     def largest(self, factor: torch.Tensor) -> torch.Tensor:
-        """Return the largest magnitude that a stored `factor` was computed from."""
-        top = _FP8_TOP * _FP4_TOP / factor.float() if self.scales == "fp8" else factor.float() * _FP8_TOP
+        """Return the largest magnitude that a stored `factor` was computed from, float64 []: it gives that again."""
+        top = _FP8_TOP * _FP4_TOP / factor.double() if self.scales == "fp8" else factor.double() * _FP8_TOP
         return top.reshape(())
 
     def _rounded(self, values: torch.Tensor) -> torch.Tensor:

@@ -48,5 +48,7 @@ def test_their_type_stays_and_rounding_is_small(name):
 @pytest.mark.parametrize("name", [name for name, grid in ACTIVATIONS.items() if grid.ranged])
 def test_a_range_comes_back_from_what_is_stored(name):
     grid, largest = ACTIVATIONS[name], torch.tensor(3.25)
-    assert torch.allclose(grid.largest(grid.factor(largest)), largest)
+    assert torch.allclose(grid.largest(grid.factor(largest)).float(), largest)
+    stored = torch.linspace(300, 400, 999)
+    assert all(torch.equal(grid.factor(grid.largest(one)), one) for one in stored), "the same bits as the folder has"
     assert grid.factor(None) == 1
