@@ -18,6 +18,7 @@ from squeeze.system.binary import read_exactly, read_varint, varint
 __all__ = ["decode", "encode", "memory", "size_of_rows"]
 
 _CERTAIN = 3  # an image that becomes so many times smaller by its blocks is not coded without them, to compare
+_LARGE = 1 << 17  # bytes of such an image
 _PRESETS = {0: FAST, 1: FULL, LIGHT_MARK: LIGHT}
 _BILEVEL_PRESETS = (bilevel.FAST, bilevel.FULL)
 
@@ -83,10 +84,20 @@ def encode(data: np.ndarray, form: Layout, full: bool, progress: Progress = None
         light: use a smaller model, unless the image has two values.
     """
     found, payload = _encode(data, form, full, progress, light, True)
-    if found is not None and found.form.blocks and (payload is None or len(payload) * _CERTAIN > data.size):
+    if found is not None and found.form.blocks and not (payload and _is_certain(data, form, len(payload))):
         _, other = _encode(data, form, full, None, light, False)
         payload = min((one for one in (payload, other) if one is not None), key=len, default=None)
     return payload if payload is not None and len(payload) < data.size else None
+
+
+def _is_certain(data: np.ndarray, form: Layout, size: int) -> bool:
+    """Return whether an image takes certainly less by its blocks, in `size` bytes, than by its pixels.
+
+    It does if it is large, becomes much smaller, and is not mostly flat.
+    """
+    pixels = data[form.prefix :]
+    is_flat = 2 * np.count_nonzero(pixels[form.pixel :] == pixels[: -form.pixel]) > pixels.size
+    return data.size >= _LARGE and _CERTAIN * size < data.size and not is_flat
 
 
 def _encode(data, form, full, progress, light, with_blocks) -> tuple[Converted | None, bytes | None]:

@@ -88,6 +88,15 @@ def test_blocks_that_pay_less_than_pixels_are_left_out(monkeypatch):
     assert np.array_equal(coder.decode(payload, data.size), data)
 
 
+@pytest.mark.parametrize(
+    "made", [np.full((64, 64, 1), 90, np.uint8), np.repeat(np.uint8([[[0]], [[255]]]), 40, 0).repeat(64, 1)]
+)
+def test_simple_images_are_not_larger_by_blocks(made):
+    data, form = made.ravel(), Layout(64, 8, 1)
+    payload, (_, other) = coder.encode(data, form, False), coder._encode(data, form, False, None, False, False)
+    assert payload is not None and other is not None and len(payload) <= len(other)
+
+
 def test_coefficients_and_pixels_are_inverse():
     random, work, pixels, again = np.random.default_rng(0), np.zeros(64, np.int64), *np.zeros((2, 64), np.int64)
     block = random.integers(-20, 20, 64)
